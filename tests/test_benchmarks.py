@@ -43,8 +43,8 @@ def speakers(folder: Path) -> list[str]:
     for name in ("hello", "beep", "bye"):
         samples_S = draw.normal(size=4000) * 0.1
         soundfile.write(folder / f"{name}.wav", samples_S, 8000)
-    said = ["; a comment", "hello: Hello there.", "bye: Good [pause] bye", "beep: [a tone]"]
-    (folder / "core-sounds-en.txt").write_text("\n".join(said) + "\n")
+    found = ["; a comment", "hello: Hello there.", "bye: Good [pause] bye", "beep: [a tone]"]
+    (folder / "core-sounds-en.txt").write_text("\n".join(found) + "\n")
     return [str(folder), "--out", str(folder / "out")]
 
 
@@ -421,8 +421,8 @@ def test_bodies_are_as_large_as_the_transformer_that_they_are_measured_by() -> N
     for task in bodies.TASKS.values():
         wanted = bodies.size(task, {})
         for arm in task.arms:
-            said = bodies.matched(task, arm)
-            model = {key.removeprefix("model."): value for key, value in said.items()}
+            found = bodies.matched(task, arm)
+            model = {key.removeprefix("model."): value for key, value in found.items()}
             if model.get("body") not in (None, "ngram"):
                 assert abs(bodies.size(task, model) / wanted - 1) < 0.05, (task.name, arm)
 

@@ -86,7 +86,8 @@ def test_the_documentation_is_built_without_a_broken_link(tmp_path: Path) -> Non
     words = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "site" / "tasks" / "translate" / "index.html").is_file()
+    for built in ("tasks/translate/index.html", "look/examples/translation.html"):
+        assert (tmp_path / "site" / built).is_file()
 
 
 def test_links_between_pages_lead_somewhere() -> None:
@@ -192,8 +193,8 @@ def test_the_reference_matches_the_declarations(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.syspath_prepend(DOCS)
     reference = importlib.import_module("reference")
     for name, page in reference.PAGES.items():
-        said = (DOCS / "reference" / name).read_text()
-        assert said == page().rstrip() + "\n", "run `python docs/reference.py`"
+        found = (DOCS / "reference" / name).read_text()
+        assert found == page().rstrip() + "\n", "run `python docs/reference.py`"
 
 
 def test_every_setting_has_a_description() -> None:
@@ -275,9 +276,9 @@ def test_defaults_that_pages_of_tasks_show_are_those_of_the_settings() -> None:
         )
     ]
     assert len(shown) >= 10
-    for name, section, setting, said in shown:
+    for name, section, setting, found in shown:
         usual = toml_value(getattr(SETTINGS[section](), setting)).strip('"')
-        assert said in (usual, usual.removesuffix(".0")), f"{name}: {section}.{setting}"
+        assert found in (usual, usual.removesuffix(".0")), f"{name}: {section}.{setting}"
 
 
 def test_every_module_and_name_that_is_named_exists() -> None:

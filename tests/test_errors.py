@@ -148,8 +148,8 @@ WRONG: dict[str, tuple[str, Callable[[], object], str, str]] = {
 def test_the_same_error_names_the_flag_or_the_argument(name: str, capsys: Capsys) -> None:
     words, call, flag, argument = WRONG[name]
     assert main(words.split()) == 2
-    said = capsys.readouterr().err
-    assert not missing(said, flag)
+    printed = capsys.readouterr().err
+    assert not missing(printed, flag)
     with pytest.raises(UserError) as caught:
         call()
     assert not missing(caught.value, argument)

@@ -21,8 +21,8 @@ def read(name: str) -> str:
 
 
 def test_the_citation_is_of_this_version_and_licence() -> None:
-    said = dict(re.findall(r"^(version|license): (.*)$", read("CITATION.cff"), re.MULTILINE))
-    assert said == {"version": headway.__version__, "license": PROJECT["license"]}
+    found = dict(re.findall(r"^(version|license): (.*)$", read("CITATION.cff"), re.MULTILINE))
+    assert found == {"version": headway.__version__, "license": PROJECT["license"]}
 
 
 def test_package_metadata_agrees_with_the_citation_and_the_tested_versions() -> None:

@@ -429,8 +429,8 @@ def test_settings_of_training_are_keywords_and_others_are_named(tmp_path: Path) 
         '"train.lr": 0.1': {"learning_rate": 0.1},
         "train.epochs": {"epochs": 2, "settings": {"train.epochs": 3}},
     }
-    for said, keywords in calls.items():
-        with pytest.raises(ConfigError, match=re.escape(said)):
+    for found, keywords in calls.items():
+        with pytest.raises(ConfigError, match=re.escape(found)):
             headway.train("classify", data, out=tmp_path / "no", **keywords)
     assert not (tmp_path / "no").exists()
 

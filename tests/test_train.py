@@ -175,12 +175,12 @@ def test_data_in_memory_is_checked_as_files_are(
 ) -> None:
     lines = [json.dumps({"review": r["review"], "stars": r["stars"]}) for r in TEXTS]
     (tmp_path / "a.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    said = {"text": "review", "label": "stars"}
+    found = {"text": "review", "label": "stars"}
     settings = {"data.valid_size": 12, "tokenizer.kind": "words"}
-    report = headway.check("classify", TEXTS, settings=settings, **said)
+    report = headway.check("classify", TEXTS, settings=settings, **found)
     assert report.ok
     assert report.columns == {"review": "text", "stars": "label", "id": ""}
-    files = headway.check("classify", tmp_path / "a.jsonl", settings=settings, **said)
+    files = headway.check("classify", tmp_path / "a.jsonl", settings=settings, **found)
     assert files.fingerprint == report.fingerprint != ""
     words = ["data.text_field=review", "data.label_field=stars", "data.valid_size=12"]
     path = str(tmp_path / "a.jsonl")
@@ -272,20 +272,20 @@ def test_an_error_of_the_callback_is_raised_after_saving(tmp_path: Path) -> None
 
 
 def test_the_report_exists_during_training_and_after_an_error(tmp_path: Path) -> None:
-    out, said = tmp_path / "run", []
+    out, found = tmp_path / "run", []
 
     def status() -> str:
         return str(report_of(out)["summary"]["status"])
 
     def hear(row: Any) -> None:
         if row["kind"] == "train" and row["step"] == 3:
-            said.append(status())
+            found.append(status())
         if row["kind"] == "train" and row["step"] == 4:
             raise ValueError("mine")
 
     with pytest.raises(ValueError, match="mine"):
         teach(out, on=hear, settings={"train.eval_every": 2})
-    assert figures(said[0])[0] == "2"
+    assert figures(found[0])[0] == "2"
     assert figures(status())[0] == "4"
     card = dict(report_of(out)["summary"]["card"])
     assert card["parameters"]
@@ -421,9 +421,15 @@ def test_a_restart_keeps_the_data_in_the_run_folder(tmp_path: Path) -> None:
 
 def test_what_was_trained_answers_and_is_scored_on_data_in_memory(tmp_path: Path) -> None:
     settings = SETTINGS | {"train.steps": 30, "train.eval_every": 30}
-    said = {"text": "review", "label": "stars"}
+    found = {"text": "review", "label": "stars"}
     run = headway.train(
-        "classify", TEXTS, out=tmp_path / "run", settings=settings, device="cpu", quiet=True, **said
+        "classify",
+        TEXTS,
+        out=tmp_path / "run",
+        settings=settings,
+        device="cpu",
+        quiet=True,
+        **found,
     )
     assert run.labels == ("neg", "pos", "so")
     scores = run.evaluate(TEXTS)  # its columns are those of the training

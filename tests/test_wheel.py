@@ -55,17 +55,17 @@ def run(folder: Path, *words: str, site: Path | None = None) -> str:
 def test_what_pip_installs_has_the_models_the_page_and_answers(
     installed: Path, tmp_path: Path
 ) -> None:
-    said = json.loads(run(tmp_path, "-c", CODE, site=installed))
-    assert said["place"].startswith(str(installed))
-    assert said["models"] == sorted(shipped_names())
-    assert said["panels"] > 5
-    assert said["answer"] == "Good morning."
+    found = json.loads(run(tmp_path, "-c", CODE, site=installed))
+    assert found["place"].startswith(str(installed))
+    assert found["models"] == sorted(shipped_names())
+    assert found["panels"] > 5
+    assert found["answer"] == "Good morning."
     assert (installed / "headway" / "settings" / "defaults.toml").is_file()
 
 
 def test_the_installed_command_prints_its_version(installed: Path, tmp_path: Path) -> None:
-    said = run(tmp_path, str(installed / "bin" / "headway"), "--version", site=installed)
-    assert headway.__version__ in said
+    found = run(tmp_path, str(installed / "bin" / "headway"), "--version", site=installed)
+    assert headway.__version__ in found
 
 
 @pytest.mark.slow

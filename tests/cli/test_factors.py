@@ -36,16 +36,16 @@ def test_it_writes_factors_and_prints_how_good_they_are(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(str(place / "run"), "--text", str(place / "corpus.txt"), "--method", "topk", *SMALL)
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     found = FeatureDictionary.load(place / "run" / "factors")
     assert found.n == 12
     shares = [f"{found.figures[name]:.1%}" for name in ("explained", "dead", "recovered")]
     layers = [f"{layer[name]:.3f}" for layer in found.figures["layers"]
               for name in ("explained", "loss", "rebuilt", "mean", "zero")]  # fmt: skip
-    assert not missing(said.out, *shares, *layers)
+    assert not missing(printed.out, *shares, *layers)
     assert len(found.most_effective(10)) == 10
-    assert figures(said.err)[:2] == [str(found.figures["corpus_tokens"]), "89"]
-    assert not missing(said.out, "headway look --factors", place / "run" / "factors")
+    assert figures(printed.err)[:2] == [str(found.figures["corpus_tokens"]), "89"]
+    assert not missing(printed.out, "headway look --factors", place / "run" / "factors")
 
 
 def test_a_folder_is_overwritten_only_with_restart(place: Path) -> None:

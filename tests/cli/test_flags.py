@@ -56,21 +56,21 @@ def test_the_help_of_a_run_shows_its_settings_and_loads_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.stdout.endswith("False\n"), done.stderr
-    said = " ".join(done.stdout.split())
+    printed = " ".join(done.stdout.split())
     helps = {flag.name: flag.help for flag in DECODING}
     temperature = load_run("stories").decode.temperature
-    assert f"--temperature NUMBER {helps['temperature']} [{temperature}]" in said
-    assert "--on-long" not in said
-    assert f"--stop TEXT {helps['stop']} [none]" in said
-    assert f"balance {documented(ClassifySettings)['balance']} [false]" in said
+    assert f"--temperature NUMBER {helps['temperature']} [{temperature}]" in printed
+    assert "--on-long" not in printed
+    assert f"--stop TEXT {helps['stop']} [none]" in printed
+    assert f"balance {documented(ClassifySettings)['balance']} [false]" in printed
 
 
 @pytest.mark.parametrize("command", ["predict", "train", "check", "evaluate"])
 def test_help_without_a_run_or_a_task_has_a_line_for_each_task(
     command: str, capsys: Output
 ) -> None:
-    said = helped(command, capsys=capsys)
-    common, _, table = said.rpartition(f"headway {command} ")
+    found = helped(command, capsys=capsys)
+    common, _, table = found.rpartition(f"headway {command} ")
     assert [line.split()[0] for line in table.splitlines()[1:] if re.match(r"  [a-z]", line)] == [
         *SPECS
     ]
@@ -125,9 +125,9 @@ def reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_with_files_options_name_columns(reviews: Path, capsys: Output) -> None:
     assert main(["check", "classify", "reviews.csv", "--text", "review", "--label", "stars"]) == 0
-    said = capsys.readouterr().out
-    assert 'review → text    text    "the film 0 was bad"' in said
-    assert "stars  → label" in said
+    printed = capsys.readouterr().out
+    assert 'review → text    text    "the film 0 was bad"' in printed
+    assert "stars  → label" in printed
 
 
 def test_without_files_options_name_files_except_for_labels(reviews: Path, capsys: Output) -> None:
@@ -139,9 +139,9 @@ def test_without_files_options_name_files_except_for_labels(reviews: Path, capsy
 def test_sides_of_pairs_are_columns(reviews: Path, capsys: Output) -> None:
     words = ["--source", "review", "--target", "text"]
     assert main(["check", "translate", "--pairs", "reviews.csv", *words]) in (0, 2)
-    said = capsys.readouterr().out
-    assert "review → source" in said
-    assert "text   → target" in said
+    printed = capsys.readouterr().out
+    assert "review → source" in printed
+    assert "text   → target" in printed
 
 
 def test_what_is_trained_keeps_its_columns_and_is_scored_on_files(
@@ -176,11 +176,11 @@ def test_what_is_trained_keeps_its_columns_and_is_scored_on_files(
 
 def test_a_setting_of_decoding_is_an_option(capsys: Output) -> None:
     words = ["predict", "stories", "--text", "Once", "--device", "cpu"]
-    said = []
+    found = []
     for more in (["--max-len", "4"], ["decode.max_len=4"], ["--max-len", "9", "--seed", "7"]):
         assert main([*words, *more]) == 0
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1] != said[2]
+        found.append(capsys.readouterr().out)
+    assert found[0] == found[1] != found[2]
     assert main(["predict", "digits", "x.wav", "--stop", "a"]) == 2
     assert not missing(capsys.readouterr().err, "--stop transcribe")
     assert main([*words, "--unknown", "bann"]) == 2

@@ -126,9 +126,9 @@ def test_a_long_message_is_not_wrapped(
 def test_debug_shows_the_traceback_in_any_place(
     fails: Callable[..., str], words: list[str]
 ) -> None:
-    said = fails(*words)
-    assert said.startswith("Traceback (most recent call last):")
-    last = said.splitlines()[-1]
+    found = fails(*words)
+    assert found.startswith("Traceback (most recent call last):")
+    last = found.splitlines()[-1]
     assert last.startswith("headway info: error: ")
     assert "'gtp2'" in last
 
@@ -172,10 +172,10 @@ def test_a_lack_of_memory_is_one_line_with_the_way_out(
             main(["info", "gpt2"])
         return
     assert main(["info", "gpt2"]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith("headway info: error: ")
-    assert not missing(said, "decode.batch_tokens=1024 train.micro_tokens=512")
-    assert said.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("headway info: error: ")
+    assert not missing(printed, "decode.batch_tokens=1024 train.micro_tokens=512")
+    assert printed.count("\n") == 1
 
 
 def with_stdout(stdout: int, command: str, unbuffered: str) -> subprocess.CompletedProcess[str]:

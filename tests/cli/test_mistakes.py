@@ -269,11 +269,11 @@ def test_a_hub_name_without_owner_is_not_a_folder(
 def test_skipped_bad_lines_are_counted_and_listed(here: Path, capsys: Output) -> None:
     words = ["--text", "bad.tsv", "data.on_bad_row=skip", "data.valid_size=4"]
     assert main(["check", "classify", *words]) == 0
-    said = capsys.readouterr().out
-    assert "neg 9 (50.0%), pos 9 (50.0%)" in said
-    [warning] = [line for line in said.splitlines() if "data.on_bad_row" in line]
+    printed = capsys.readouterr().out
+    assert "neg 9 (50.0%), pos 9 (50.0%)" in printed
+    [warning] = [line for line in printed.splitlines() if "data.on_bad_row" in line]
     assert figures(warning)[:2] == ["2", "20"]
-    assert [line for line in said.splitlines() if not missing(line, "bad.tsv 19 1")]
+    assert [line for line in printed.splitlines() if not missing(line, "bad.tsv 19 1")]
 
 
 def test_the_error_of_an_unfinished_run_names_the_command_that_resumes_it(here: Path) -> None:
@@ -287,21 +287,21 @@ def test_the_error_of_an_unfinished_run_names_the_command_that_resumes_it(here: 
     command = "headway train translate --source 'my a.de' --target a.en --out half train.steps=90"
     with pytest.raises(FolderError) as caught:
         file_in(Path("half"), WEIGHTS)
-    said = str(caught.value)
-    assert not missing(said, "half model.safetensors")
-    assert command in said
-    assert "headway average" not in said
+    found = str(caught.value)
+    assert not missing(found, "half model.safetensors")
+    assert command in found
+    assert "headway average" not in found
     for step, passing in ((40, "false"), (50, "true")):
         place = folder / "checkpoints" / f"step-{step}"
         place.mkdir(parents=True)
         (place / "manifest.json").write_text(f'{{"passing": {passing}}}')
     with pytest.raises(FolderError) as caught:
         file_in(Path("half"), WEIGHTS)
-    said = str(caught.value)
-    assert not missing(said, "half model.safetensors 50 90")
+    found = str(caught.value)
+    assert not missing(found, "half model.safetensors 50 90")
     use = "headway average half --last 1 --out half-so-far"
-    assert command in said
-    assert use in said
+    assert command in found
+    assert use in found
     (folder / "model.onnx").touch()  # an export has the settings of its run, and no training
     with pytest.raises(FolderError, match=naming('half model.safetensors engine="onnx"')):
         file_in(Path("half"), WEIGHTS)

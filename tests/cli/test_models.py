@@ -76,16 +76,16 @@ def test_incomplete_runs_are_listed_with_their_state(
     assert found["half"]["task"] == "caption"
     assert not missing(str(found["fast"]["trouble"]), "fast --engine onnx")
     assert main(["models", "."]) == 0
-    said = capsys.readouterr()
-    rows = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in said.out.splitlines()}
+    printed = capsys.readouterr()
+    rows = {line.split("  ")[0]: line.split("  ")[-1].strip() for line in printed.out.splitlines()}
     states = {name: found[name]["state"] for name in ("half", "begun", "fast", "broken")}
     assert {name: rows[name] for name in states} == states
     assert len(set(states.values())) == 4
     assert figures(rows["half"]) == []
     assert figures(rows["begun"]) == ["45", f"{load_run('half').train.steps:,}"]
     assert not missing(rows["fast"], "--engine onnx")
-    assert "broken/config.toml" in said.err
-    assert max(map(len, said.out.splitlines())) < 80
+    assert "broken/config.toml" in printed.err
+    assert max(map(len, printed.out.splitlines())) < 80
     assert main(["models", "nowhere"]) == 2
     assert "nowhere" in capsys.readouterr().err
 

@@ -60,8 +60,8 @@ def test_progress_over_many_lines_is_shown(
 ) -> None:
     monkeypatch.setattr("headway.cli.predict.Progress", lambda: slow)
     assert main(["predict", str(run), str(text)]) == 0
-    said = slow.stream.getvalue().splitlines()
-    assert [figures(line)[0] for line in said] == ["1/3", "2/3", "3/3"]
+    printed = slow.stream.getvalue().splitlines()
+    assert [figures(line)[0] for line in printed] == ["1/3", "2/3", "3/3"]
     assert capsys.readouterr().out == "ba de\n\nfi ko ga\n"
 
 
@@ -286,9 +286,9 @@ def test_each_line_of_a_pipe_is_answered_before_the_next(
 
     sitting = threading.Thread(target=person)
     sitting.start()
-    with os.fdopen(given) as typed, os.fdopen(answer_to, "w") as said, monkeypatch.context() as at:
+    with os.fdopen(given) as typed, os.fdopen(answer_to, "w") as found, monkeypatch.context() as at:
         at.setattr(sys, "stdin", typed)
-        at.setattr(sys, "stdout", said)
+        at.setattr(sys, "stdout", found)
         code = main(["predict", str(run), "--beam", "1"])
     sitting.join(300)
     os.close(shown)

@@ -42,11 +42,11 @@ test_set.__test__ = False  # type: ignore[attr-defined]
 def test_a_share_of_the_heads_goes(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = run.parent / "small"
     assert main(["prune", str(run), "--heads", "40%", "--out", str(out), *test_set(run)]) == 0
-    said = capsys.readouterr()
-    names = {line.split()[0] for line in said.out.splitlines() if line[:1].isalpha()}
+    printed = capsys.readouterr()
+    names = {line.split()[0] for line in printed.out.splitlines() if line[:1].isalpha()}
     assert {"parameters", "heads", "loss", "BLEU", "prediction", "forward"} <= names
-    assert len(re.findall(r"(?:cross|encoder|decoder) \d\.\d", said.out)) == 5
-    assert figures(said.err.splitlines()[0]) == ["4"]
+    assert len(re.findall(r"(?:cross|encoder|decoder) \d\.\d", printed.out)) == 5
+    assert figures(printed.err.splitlines()[0]) == ["4"]
     before, after = open_plain(run), open_plain(out)
     assert after.shape.n_kept_heads == 12 - 5
     head = 4 * before.shape.d_model * before.shape.head_width
@@ -112,9 +112,9 @@ def test_the_curve_is_measured_and_kept_for_later(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["prune", str(run), "--curve", *test_set(run)]) == 0
-    said = capsys.readouterr()
-    assert not missing(said.out, "importance random cross 75% 9")
-    assert str(run / "heads.json") in said.err
+    printed = capsys.readouterr()
+    assert not missing(printed.out, "importance random cross 75% 9")
+    assert str(run / "heads.json") in printed.err
     found = load_head_analysis(run)
     assert found is not None
     assert found[1] is not None

@@ -52,10 +52,10 @@ def test_heads_of_a_run_that_sees_or_hears_are_taken_out(
     out = tmp_path / "small"
     words = ["--heads", "2", "--out", str(out), "--media", str(listed), "--json"]
     assert main(["prune", str(run), *words]) == 0
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
     spec = open_plain(run).spec
-    assert figures(said.err.splitlines()[0]) == ["12"]
-    lines = {line["name"]: line for line in json.loads(said.out)["lines"]}
+    assert figures(printed.err.splitlines()[0]) == ["12"]
+    lines = {line["name"]: line for line in json.loads(printed.out)["lines"]}
     assert lines["heads"]["after"] == lines["heads"]["before"] - 2
     assert {"loss", spec.headline.axis, "forward"} <= lines.keys()
     assert ("prediction" in lines) == spec.writes
@@ -79,9 +79,9 @@ def test_a_run_is_studied_on_its_own_validation_data(
     if name == "caption":
         assert corpus.targets == ("ba de",) * 12
     assert main(["factors", str(run), *SMALL]) == 0
-    said = capsys.readouterr()
-    assert figures(said.err.splitlines()[0])[1] == "12"
-    assert not missing(said.out, "headway look --file")
+    printed = capsys.readouterr()
+    assert figures(printed.err.splitlines()[0])[1] == "12"
+    assert not missing(printed.out, "headway look --file")
     assert len(FeatureDictionary.load(run / "factors").entries) == 4
     assert main(["prune", str(run), "--heads", "2", "--out", str(tmp_path / "small")]) == 0
     assert figures(capsys.readouterr().err.splitlines()[0]) == ["12"]

@@ -92,8 +92,8 @@ def files_in(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_decoding_setting_of_another_task_is_an_error(error_of: Failing) -> None:
-    said = error_of("train", "classify", "--text", "de", "--out", "new", "decode.beam=7")
-    assert not missing(said, "decode.beam classify")
+    printed = error_of("train", "classify", "--text", "de", "--out", "new", "decode.beam=7")
+    assert not missing(printed, "decode.beam classify")
 
 
 # Files
@@ -121,16 +121,16 @@ def test_an_unreadable_file_is_named(error_of: Failing, here: Path) -> None:
 def test_unequal_lengths_are_an_error_with_both_counts(error_of: Failing, here: Path) -> None:
     lines = (here / "en").read_text().splitlines(keepends=True)
     (here / "short").write_text("".join(lines[:390]))
-    said = error_of(*command(target="short", out="new"))
-    assert not missing(said, "de 400 short 390")
+    printed = error_of(*command(target="short", out="new"))
+    assert not missing(printed, "de 400 short 390")
 
 
 def test_bytes_in_another_encoding_are_located(error_of: Failing, here: Path) -> None:
     content = (here / "de").read_bytes().splitlines(keepends=True)
     content[6] = content[6][:4] + b"\xe4" + content[6][4:]
     (here / "latin").write_bytes(b"".join(content))
-    said = error_of(*command(source="latin", out="new"))
-    assert not missing(said, "latin 7 0xe4 --encoding")
+    printed = error_of(*command(source="latin", out="new"))
+    assert not missing(printed, "latin 7 0xe4 --encoding")
 
 
 def test_another_encoding_can_be_given(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,22 +145,22 @@ def test_another_encoding_can_be_given(here: Path, capsys: pytest.CaptureFixture
 
 def test_an_empty_file_is_an_error(error_of: Failing, here: Path) -> None:
     (here / "empty").touch()
-    said = error_of(*command(source="empty", target="empty", out="new"))
-    assert "pairs" in said
-    assert figures(said) == []
+    printed = error_of(*command(source="empty", target="empty", out="new"))
+    assert "pairs" in printed
+    assert figures(printed) == []
 
 
 def test_equal_pairs_are_an_error(error_of: Failing, here: Path) -> None:
     (here / "a").write_text("Guten Tag\n" * 300)
     (here / "b").write_text("Good day\n" * 300)
-    said = error_of(*command(source="a", target="b", out="new"))
-    assert figures(said)[:2] == ["300", "300"]
+    printed = error_of(*command(source="a", target="b", out="new"))
+    assert figures(printed)[:2] == ["300", "300"]
 
 
 def test_one_endless_line_is_an_error_with_its_place(error_of: Failing, here: Path) -> None:
     (here / "long").write_bytes(b"short\n" + b"x" * 11_000_000 + b"\n")
-    said = error_of(*command(source="long", out="new"))
-    assert not missing(said, "long 2 10,000,000")
+    printed = error_of(*command(source="long", out="new"))
+    assert not missing(printed, "long 2 10,000,000")
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,8 @@ def test_a_tokenizer_that_does_not_fit_the_model_is_an_error(
     lines = config.read_text().splitlines(keepends=True)  # a change on purpose
     config.write_text("".join(line for line in lines if not line.startswith("# sha256")))
     (here / "in.txt").write_text("Ein Hund.\n")
-    said = error_of("predict", "run", "in.txt")
-    assert not missing(said, "run/tokenizer.json 20")
+    printed = error_of("predict", "run", "in.txt")
+    assert not missing(printed, "run/tokenizer.json 20")
 
 
 def test_resuming_restores_the_tokenizer(here: Path) -> None:
@@ -213,14 +213,14 @@ def test_the_same_command_again_trains_nothing(here: Path) -> None:
 
 
 def test_changed_settings_are_named(error_of: Failing) -> None:
-    said = error_of(*command("train.lr=0.5", "train.ema=0.9"))
-    by_key = {line.partition(":")[0].strip(): line for line in said.splitlines()}
+    printed = error_of(*command("train.lr=0.5", "train.ema=0.9"))
+    by_key = {line.partition(":")[0].strip(): line for line in printed.splitlines()}
     assert not missing(by_key["train.lr"], 0.5)
     assert not missing(by_key["train.ema"], 0.9)
-    assert "--restart" in said
+    assert "--restart" in printed
     words = [word for word in command("--budget", "10m") if word != "train.steps=2"]
-    said = error_of(*words)
-    by_key = {line.partition(":")[0].strip(): line for line in said.splitlines()}
+    printed = error_of(*words)
+    by_key = {line.partition(":")[0].strip(): line for line in printed.splitlines()}
     assert not missing(by_key["budget"], '"10m"')
 
 
@@ -242,8 +242,8 @@ def test_changed_data_is_an_error(error_of: Failing, here: Path) -> None:
     path = here / "de"
     before = path.read_bytes()
     path.write_bytes(before.replace(b"Hund", b"Wolf"))
-    said = error_of(*command())
-    assert not missing(said, "run --out --restart")
+    printed = error_of(*command())
+    assert not missing(printed, "run --out --restart")
     assert main(["predict", "run", "de"]) == 0  # the model there is as it was
     path.write_bytes(before)
     assert main(command()) == 0
@@ -252,8 +252,8 @@ def test_changed_data_is_an_error(error_of: Failing, here: Path) -> None:
 def test_a_run_of_another_task_is_an_error(error_of: Failing, here: Path) -> None:
     config = here / "run/config.toml"
     config.write_text(config.read_text().replace('task = "translate"', 'task = "caption"'))
-    said = error_of(*command())
-    assert not missing(said, "run caption --restart")
+    printed = error_of(*command())
+    assert not missing(printed, "run caption --restart")
 
 
 def test_a_model_without_a_run_is_an_error(error_of: Failing, here: Path) -> None:
@@ -264,8 +264,8 @@ def test_a_model_without_a_run_is_an_error(error_of: Failing, here: Path) -> Non
 @pytest.mark.parametrize("text", ["task = ", "format = 2\ntask = 'translate'\n[train]\nlrr = 3\n"])
 def test_settings_that_cannot_be_read_are_named(error_of: Failing, here: Path, text: str) -> None:
     (here / "run/config.toml").write_text(text)
-    said = error_of(*command())
-    assert not missing(said, "run/config.toml --restart")
+    printed = error_of(*command())
+    assert not missing(printed, "run/config.toml --restart")
     assert main(command("--restart")) == 0
 
 
@@ -282,11 +282,11 @@ def test_a_folder_with_other_files_is_not_changed(
         path.write_text("[tool]\nmine = 1\n")
     kept = (here / "mine").rglob("*")
     before = {path: path.read_bytes() for path in kept if path.is_file()}
-    said = error_of(*command(*more, out="mine"))
+    printed = error_of(*command(*more, out="mine"))
     has_config = name == "config.toml x" and not more
-    assert not missing(said, "mine --out")
-    assert ("--restart" in said) == has_config
-    assert has_config or not missing(said, name.split()[-1].removesuffix("/x"))
+    assert not missing(printed, "mine --out")
+    assert ("--restart" in printed) == has_config
+    assert has_config or not missing(printed, name.split()[-1].removesuffix("/x"))
     assert {path: path.read_bytes() for path in before} == before
 
 
@@ -305,8 +305,8 @@ def test_the_folder_of_the_data_is_not_taken_for_a_runs(error_of: Failing, here:
     (here / "project/data").mkdir(parents=True)
     for name in ("de", "en"):
         shutil.copy(here / name, here / "project/data" / name)
-    said = error_of(*command(source="project/data/de", target="project/data/en", out="project"))
-    assert not missing(said, "project data/de data/en")
+    printed = error_of(*command(source="project/data/de", target="project/data/en", out="project"))
+    assert not missing(printed, "project data/de data/en")
     assert (here / "project/data/de").exists()
 
 
@@ -383,9 +383,9 @@ def test_two_runs_in_one_folder_are_refused(error_of: Failing, here: Path) -> No
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_wrong_word_is_named(error_of: Failing, words: list[str], facts: str, here: Path) -> None:
-    said = error_of(*words)
-    assert not missing(said, facts)
-    assert said.count("\n") == 1
+    printed = error_of(*words)
+    assert not missing(printed, facts)
+    assert printed.count("\n") == 1
     shutil.rmtree(here / "y", ignore_errors=True)
 
 
@@ -408,9 +408,9 @@ def test_an_interrupt_ends_with_75_and_the_same_command_resumes(
     with monkeypatch.context() as patch:
         patch.setattr(place, interrupted)
         assert main(command(out="new")) == AGAIN
-    said = capsys.readouterr().err
-    assert not missing(said.splitlines()[-1], "SIGINT")
-    assert "Traceback" not in said
+    printed = capsys.readouterr().err
+    assert not missing(printed.splitlines()[-1], "SIGINT")
+    assert "Traceback" not in printed
     assert main(command(out="new")) == 0
     for name in ("model.safetensors", "tokenizer.json"):
         assert (here / "new" / name).read_bytes() == (here / "run" / name).read_bytes()
@@ -427,8 +427,8 @@ def test_a_data_error_is_printed_once_and_leaves_no_folder(
     (tmp_path / "notes" / "given").mkdir()  # as a run would call it
     for out in ("runs/new", "mine", "mine/new", "notes"):
         assert main(["train", "classify", "one.tsv", "--out", out]) == 2
-        said = capsys.readouterr().err
-        lines = said.splitlines()
+        printed = capsys.readouterr().err
+        lines = printed.splitlines()
         assert len(set(lines)) == len(lines)
         [error] = [line for line in lines if "error: " in line]
         assert not missing(error, "'a'")
@@ -454,11 +454,11 @@ def test_images_that_cannot_be_read_are_listed_with_the_error(
             Image.new("RGB", (8, 8), (i, 9, 9)).save(f"images/{label}/{i}.png")
     Path("images/a/0.png").write_bytes(b"no image")
     assert main(["train", "classify", "images", "--out", "run"]) == 2
-    said = capsys.readouterr().err
-    [error] = [line for line in said.splitlines() if "error: " in line]
+    printed = capsys.readouterr().err
+    [error] = [line for line in printed.splitlines() if "error: " in line]
     assert figures(error)[:2] == ["1", "4"]
-    assert said.count("images/a/0.png") == 2  # its place, and the reason that names it
-    assert said.index(error) < said.index("images/a/0.png")
+    assert printed.count("images/a/0.png") == 2  # its place, and the reason that names it
+    assert printed.index(error) < printed.index("images/a/0.png")
 
 
 def test_a_budget_together_with_steps_is_an_error(

@@ -72,6 +72,6 @@ def test_a_run_without_answers_is_an_error(tiny: Tiny, tmp_path: Path) -> None:
     facts = naming(tiny.folder, "--from")
     with pytest.raises(UserError, match=facts):
         tiny.run(tiny.questions)
-    code, out, said = command("predict", str(tiny.folder), tiny.asked_in_a_file(tmp_path))
+    code, out, found = command("predict", str(tiny.folder), tiny.asked_in_a_file(tmp_path))
     assert (code, out) == (2, "")
-    assert re.search(facts, said)
+    assert re.search(facts, found)

@@ -121,16 +121,16 @@ def test_the_command_line_names_it_and_answers_what_is_before(asked: Tiny, tmp_p
             continue  # which no line of JSON holds
         rows = [asked.questions[0], bad, asked.questions[1]]
         file = columns.write(tmp_path / f"n{number}.jsonl", rows)
-        code, out, said = command("predict", str(asked.folder), file, "--json", "--device", "cpu")
+        code, out, found = command("predict", str(asked.folder), file, "--json", "--device", "cpu")
         lines = without_places([json.loads(line) for line in out.splitlines()])
         if not (len(lines) == 1 and "error" in lines[0]):  # of a whole list that cannot be read
             assert_same(lines[:1], wanted)
         if what == MORE or (code == 0 and None in bad.values()):
             assert (code, len(lines)) == (0, 3)  # a column that is not read, and a missing text
             continue
-        assert code == 2, (what, said)
-        named = [value for value in bad.values() if str(value) in said]
-        assert named or not missing(said, 2), (what, said)
+        assert code == 2, (what, found)
+        named = [value for value in bad.values() if str(value) in found]
+        assert named or not missing(found, 2), (what, found)
 
 
 def test_data_that_cannot_be_learned_from_is_named(tiny: Tiny, tmp_path: Path) -> None:

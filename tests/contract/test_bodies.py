@@ -49,8 +49,8 @@ def settings_of(name: str) -> Callable[[Any], dict[str, Any]]:
     gone = ("model.n_heads", "model.d_ff")
 
     def found(row: Any) -> dict[str, Any]:
-        said = {key: value for key, value in plain_settings(row).items() if key not in gone}
-        return said | more
+        result = {key: value for key, value in plain_settings(row).items() if key not in gone}
+        return result | more
 
     return found
 
@@ -103,17 +103,17 @@ def test_exports_and_studies_of_heads_reject_other_bodies(of_body: Tiny, tmp_pat
     for to in ("hf", "ctranslate2", "onnx", "torch"):
         with pytest.raises(UserError, match="lstm"):
             of_body.run.export(to, tmp_path / to)
-    code, _, said = tiny.command(
+    code, _, found = tiny.command(
         "prune", str(of_body.folder), "--heads", "1", "--out", str(tmp_path / "less")
     )
     assert code == 2
-    assert "lstm" in said
+    assert "lstm" in found
     with pytest.raises(UserError, match=r"lora\.rank"):
         add_lora(of_body.model, 2, 4.0, "all")
-    code, _, said = tiny.command("look", str(of_body.folder), "--text", "a", "--hide", "source.1",
+    code, _, found = tiny.command("look", str(of_body.folder), "--text", "a", "--hide", "source.1",
                                  "--out", str(tmp_path / "x.html"))  # fmt: skip
     assert code == 2
-    assert "model.body=transformer" in said
+    assert "model.body=transformer" in found
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_exports_and_studies_of_heads_reject_other_bodies(of_body: Tiny, tmp_pat
 def test_every_row_learns_and_answers_with_every_body_or_is_an_error(
     row: Any, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def said(row: Any) -> dict[str, Any]:
+    def settings_of(row: Any) -> dict[str, Any]:
         gone = {"model.n_heads", "model.d_ff"}
         if body == "ngram":
             gone |= {"model.n_layers", "model.d_model", *tiny.SETTINGS} - {"data.valid_size"}
@@ -131,7 +131,7 @@ def test_every_row_learns_and_answers_with_every_body_or_is_an_error(
         found |= {"model.body": body, **(few if body != "ngram" else {})}
         return found | ({"model.d_ff": 64} if body == "sha-rnn" else {})
 
-    monkeypatch.setattr(tiny, "settings_of", said)
+    monkeypatch.setattr(tiny, "settings_of", settings_of)
     write_files(tmp_path)
     if body in ("sha-rnn", "ngram") and row.name != "complete":
         with pytest.raises(UserError, match=naming(body, "decoder")):

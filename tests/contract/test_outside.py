@@ -41,9 +41,9 @@ def write_duels(folder: Path, n: int = 48) -> str:
 def test_is_this_recording_longer_than_that_one(tmp_path: Path) -> None:
     data, run = write_duels(tmp_path / "files"), str(tmp_path / "run")
     words = [f"{key}={json.dumps(value)}" for key, value in SETTINGS.items()]
-    code, said, wrong = command("check", "longer", "--media", data)
+    code, found, wrong = command("check", "longer", "--media", data)
     assert code == 0, wrong
-    assert "48" in said
+    assert "48" in found
     code, _, wrong = command(
         "train", "longer", "--media", data, "--out", run, "--device", "cpu", *words,
         "model.audio.bands=20", "longer.balance=true",

@@ -103,13 +103,13 @@ def files_of(row: Spec) -> str:
 
 def changed(row: Spec, *keys: str) -> Said:
     """Values for settings that they do not have anyway, for a run of the row."""
-    said: Said = {"task": row.name, files_of(row): ["x"]}
-    said |= {key: x for key, x in settings_of(row).items() if key.startswith(f"{row.name}.")}
+    found: Said = {"task": row.name, files_of(row): ["x"]}
+    found |= {key: x for key, x in settings_of(row).items() if key.startswith(f"{row.name}.")}
     for key in keys:
         section, leaf = key.split(".")
         hint = setting_types(SETTINGS[section])[leaf]
-        said |= {key: another(hint, getattr(SETTINGS[section](), leaf)), **TOGETHER.get(key, {})}
-    return said
+        found |= {key: another(hint, getattr(SETTINGS[section](), leaf)), **TOGETHER.get(key, {})}
+    return found
 
 
 def accepted(row: Spec, *keys: str) -> bool:
@@ -147,8 +147,8 @@ def own_of(row: Spec) -> Said:
         kind = setting_types(SETTINGS[section])[leaf]
         if section == row.name and kind not in (str, str | None):
             taken += [key] * accepted(row, *taken, key)
-    said = changed(row, *taken)
-    return {key: said[key] for key in taken}
+    found = changed(row, *taken)
+    return {key: found[key] for key in taken}
 
 
 Rows = list[dict[str, Any]]
@@ -229,8 +229,8 @@ REFUSED_THOUGH_READ = {
 def test_a_row_takes_the_settings_that_it_reads_and_no_others(tiny: Tiny, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         recorder = Recorder(monkeypatch)
-        for number, (rows, said) in enumerate(forms(tiny, tmp_path)):
-            in_use(tiny, rows, said, tmp_path / str(number))
+        for number, (rows, found) in enumerate(forms(tiny, tmp_path)):
+            in_use(tiny, rows, found, tmp_path / str(number))
     keys = keys_of(tiny.row)
     taken = {key for key in keys if accepted(tiny.row, key)}
     assert sorted(taken - recorder.read) == []  # these would be lies

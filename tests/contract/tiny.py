@@ -64,18 +64,18 @@ def named(row: Spec) -> str:
 
 def settings_of(row: Spec) -> dict[str, Any]:
     """All that a tiny run asks for."""
-    said = SETTINGS | columns.SMALL.get(row.modality, {})
+    found = SETTINGS | columns.SMALL.get(row.modality, {})
     if "max_len" in row.decode:
-        said["decode.max_len"] = 12
+        found["decode.max_len"] = 12
     if row.modality == "text" or row.writes:
-        said["tokenizer.kind"] = "words"
+        found["tokenizer.kind"] = "words"
     if "sample" in row.decode:
-        said["decode.sample"] = False
+        found["decode.sample"] = False
     if row.modality != "text" and "modality" in leaves_of(row):
-        said[f"{row.name}.modality"] = row.modality
+        found[f"{row.name}.modality"] = row.modality
     if "answer" in leaves_of(row):
-        said[f"{row.name}.answer"] = row.answers
-    return said
+        found[f"{row.name}.answer"] = row.answers
+    return found
 
 
 def train(row: Spec, files: Path, out: Path, **more: Any) -> headway.Run:
@@ -166,21 +166,21 @@ def command(*words: str) -> tuple[int, str, str]:
     """The exit code of `headway WORDS`, and what it prints to its two outputs."""
     from headway.cli.main import main
 
-    out, said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+    out, found = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
     keyboard, sys.stdin = sys.stdin, io.StringIO()
     try:
-        with redirect_stdout(out), redirect_stderr(said):
+        with redirect_stdout(out), redirect_stderr(found):
             code = main(list(words))
     finally:
         sys.stdin = keyboard
     out.flush()
-    return code, out.buffer.getvalue().decode(), said.getvalue()  # type: ignore[attr-defined]
+    return code, out.buffer.getvalue().decode(), found.getvalue()  # type: ignore[attr-defined]
 
 
 def printed(*words: str) -> list[Any]:
     """The lines of JSON that a command prints."""
-    code, out, said = command(*words)
-    assert code == 0, said
+    code, out, found = command(*words)
+    assert code == 0, found
     return [json.loads(line) for line in out.splitlines()]
 
 

@@ -64,8 +64,8 @@ def test_translators_say_what_their_models_give(variant: str, way: str) -> None:
     for source, of_source in zip(SOURCES, found, strict=True):
         likely = next_given([model], source, banned=())
         for one in of_source:
-            said = [*one.tokens, EOS] if one.finished else one.tokens
-            own = [float(likely(tuple(said[:n]))[token]) for n, token in enumerate(said)]
+            result = [*one.tokens, EOS] if one.finished else one.tokens
+            own = [float(likely(tuple(result[:n]))[token]) for n, token in enumerate(result)]
             assert one.token_log_probs == pytest.approx(own, abs=1e-4)
 
 
@@ -78,11 +78,11 @@ def test_generated_log_probabilities_equal_those_of_one_pass(variant: str, way: 
     found = Searcher([model], WAYS[way][0], SPECIALS)(PROMPTS)
     for prompt, of_source in zip(PROMPTS, found, strict=True):
         for one in of_source:
-            said = [*one.tokens, EOS] if one.finished else one.tokens
-            whole = [*prompt, *said]
+            result = [*one.tokens, EOS] if one.finished else one.tokens
+            whole = [*prompt, *result]
             scores_NV = model.scores(model(torch.tensor(whole), Layout.of([len(whole)])))
             logs_NV = scores_NV.double().log_softmax(-1)
-            own = [float(logs_NV[len(prompt) - 1 + n, token]) for n, token in enumerate(said)]
+            own = [float(logs_NV[len(prompt) - 1 + n, token]) for n, token in enumerate(result)]
             assert one.token_log_probs == pytest.approx(own, abs=1e-4)
 
 
@@ -105,7 +105,7 @@ def test_a_request_in_a_batch_gets_the_same_answer_as_alone(
     asked.append(asked[0])
     growing, members = ContinuousBatch([model], words, 48, fixed=fixed), []
     assert growing.fixed == fixed
-    decodes = [replace(stories.settings.decode, **said) for said in says]
+    decodes = [replace(stories.settings.decode, **found) for found in says]
     for prompt, decode in zip(asked, decodes, strict=True):
         members.append(growing.member(prompt, decode))
         growing.join(members[-1])

@@ -59,7 +59,7 @@ def texts(outputs: list[Output] | None) -> list[str]:
 @pytest.mark.parametrize("fixed", [False, True])
 def test_an_answer_does_not_depend_on_its_neighbours(run: Run, fixed: bool) -> None:
     asked = [(PROMPTS[n % len(PROMPTS)], SAYS[n % len(SAYS)]) for n in range(25)]
-    alone = {n: run(prompt, **said) for n, (prompt, said) in enumerate(asked)}
+    alone = {n: run(prompt, **result) for n, (prompt, result) in enumerate(asked)}
     chance, growing = random.Random(0), together(run, most_rows=9, fixed=fixed)
     waiting = list(alone)
     chance.shuffle(waiting)
@@ -67,13 +67,13 @@ def test_an_answer_does_not_depend_on_its_neighbours(run: Run, fixed: bool) -> N
     while waiting or not growing.is_empty:
         for _ in range(min(len(waiting), chance.randint(0, 3))):
             n = waiting.pop()
-            prompt, said = asked[n]
+            prompt, result = asked[n]
             heard: dict[int, str] = pieces[n]
 
             def hear(w: int, piece: str, heard: dict[int, str] = heard) -> None:
                 heard[w] = heard.get(w, "") + piece
 
-            decode = replace(run.settings.decode, **said)
+            decode = replace(run.settings.decode, **result)
             members[n] = growing.member(ids(run, prompt), decode, on_piece=hear)
             growing.join(members[n])
         growing.step()

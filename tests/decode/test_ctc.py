@@ -66,12 +66,12 @@ class Table:
         for of_source, tokens in zip(self.past, tokens_BW.tolist(), strict=True):
             for text, token in zip(of_source, tokens, strict=True):
                 text.append(token)
-        said = [
+        found = [
             self.scores(seed, text[1:])
             for seed, of in zip(self.seeds, self.past, strict=True)
             for text in of
         ]
-        return torch.stack(said)
+        return torch.stack(found)
 
     def reorder(self, parents_BW: Tensor) -> None:
         self.past = [
@@ -91,10 +91,10 @@ def test_next_tokens_are_as_likely_as_all_paths_together_say() -> None:
         steps = steps_of([logs_SV])
         for token in (99, *text):  # the first is where outputs begin
             found_V = steps.step(torch.tensor([[token]]))[0]
-        begins = sum(p for said, p in truth.items() if said[: len(text)] == text)
+        begins = sum(p for found, p in truth.items() if found[: len(text)] == text)
         for token in (A, B):
             longer = (*text, token)
-            goes_on = sum(p for said, p in truth.items() if said[: len(longer)] == longer)
+            goes_on = sum(p for found, p in truth.items() if found[: len(longer)] == longer)
             torch.testing.assert_close(
                 float(found_V[token]), math.log(goes_on / begins), atol=1e-4, rtol=1e-4
             )

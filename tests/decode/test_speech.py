@@ -76,8 +76,8 @@ def test_ten_hours_take_the_memory_of_a_window() -> None:
 
 
 def test_repetition_is_what_compresses_well() -> None:
-    said = "we saw the old house at the river and then went home before it was dark"
-    assert compression_ratio(said) < 1.5
+    found = "we saw the old house at the river and then went home before it was dark"
+    assert compression_ratio(found) < 1.5
     assert compression_ratio("and then " * 30) > 2.4
     assert compression_ratio("") == 0.0
 

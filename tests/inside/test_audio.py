@@ -266,8 +266,8 @@ def test_the_panel_shows_words_path_and_numbers(browser: Any, tmp_path: Path) ->
     points = shown.locator(".path polyline").get_attribute("points").split()
     across = [float(point.split(",")[0]) for point in points]
     assert across == sorted(across)
-    said = shown.locator("[data-times]").inner_text()
-    assert re.search(r"attention 61 ms, evenly 310 ms\D*attention 21 ms, evenly 240 ms", said)
+    printed = shown.locator("[data-times]").inner_text()
+    assert re.search(r"attention 61 ms, evenly 310 ms\D*attention 21 ms, evenly 240 ms", printed)
     heads = shown.locator("[data-card=times] thead").inner_text()
     assert re.search(r"attention\D*61 ms", heads)
     assert shown.locator("[data-says]").inner_text() == by_heads(found).describe()

@@ -145,8 +145,8 @@ def test_texts_of_different_lengths_have_no_difference_map(
 ) -> None:
     shown = look(translator, TEXT, ASK, against_text="ba de")
     page = open_page(browser, shown.html, tmp_path, state="tab=compare&kind=encoder")
-    said = page.text_content("[data-misfit=encoder]")
-    assert re.search("7 × 7.*3 × 3", said)
+    printed = page.text_content("[data-misfit=encoder]")
+    assert re.search("7 × 7.*3 × 3", printed)
     assert page.locator("[data-map=a] canvas").count() == 1
     assert page.locator("[data-map=b] canvas").count() == 1
     assert page.locator("[data-map=difference]").count() == 0

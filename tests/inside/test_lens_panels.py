@@ -114,7 +114,7 @@ def test_the_lens_shows_what_each_layer_would_say(browser: Any, tmp_path: Path) 
     reading = read(run, TEXT)
     opened = shown(browser, tmp_path, looked(), "lens")
     with record(run.model, ".stream") as got, torch.no_grad():
-        said = run_reading(run, reading)
+        printed = run_reading(run, reading)
     states = [layers[0] for name, layers in got.items() if name.startswith("decoder")]
     norm = run.model.decoder.final_norm
     for layer, x_TD in enumerate(states, 1):
@@ -123,7 +123,7 @@ def test_the_lens_shows_what_each_layer_would_say(browser: Any, tmp_path: Path) 
         layers_say = read_out(run, batch, HiddenStates(normed_TD, batch.layout))
         scores_RC = output_scores(run, layers_say).detach()
         if layer == len(states):
-            torch.testing.assert_close(scores_RC, said.scores_RC, rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(scores_RC, printed.scores_RC, rtol=1e-5, atol=1e-5)
         for number, row_C in enumerate(scores_RC.softmax(-1)):
             cell = opened.locator(f"[data-layer='{layer}'][data-output='{number}']")
             best = run.vocab.target.tokens([int(row_C.argmax())])[0].replace("▁", "")

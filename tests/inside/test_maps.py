@@ -272,12 +272,12 @@ def test_gradient_times_input_is_what_a_little_more_of_a_token_does(
     x_TD, step = traced.states[stack][0], 1e-2
     found = maps.gradient_maps(run, traced)[1].parts()[traced.reading.first.name]
     for place in (1, 2):
-        said = []
+        result = []
         for sign in (1, -1):
             changed_TD = x_TD.clone()
             changed_TD[place] *= 1 + sign * step
-            said.append(run_reading(run, traced.reading, fronts={stack: changed_TD}).log_probs_R)
-        slope_R = (said[0] - said[1]).detach() / (2 * step)
+            result.append(run_reading(run, traced.reading, fronts={stack: changed_TD}).log_probs_R)
+        slope_R = (result[0] - result[1]).detach() / (2 * step)
         torch.testing.assert_close(found[:, place], slope_R, atol=5e-3, rtol=5e-2)
 
 
@@ -350,8 +350,8 @@ def test_integrated_gradients_of_texts_start_from_the_mean_of_tokens_that_the_do
     three_TD = maps.baseline_TD(run, traced.reading, part.name, "mean")
     torch.testing.assert_close(three_TD, mean_of([0, (size - 1) // 2, size - 1]))
     assert not torch.allclose(every_TD, three_TD, atol=1e-3)
-    said = (DOCS / "look" / "maps.md").read_text(encoding="utf-8")
-    assert f"{SAMPLE} tokens" in said
+    found = (DOCS / "look" / "maps.md").read_text(encoding="utf-8")
+    assert f"{SAMPLE} tokens" in found
 
 
 @pytest.mark.parametrize(("task", "kind"), [("caption", "image"), ("captioned-video", "image"),
@@ -375,8 +375,8 @@ def test_integrated_gradients_of_media_start_from_their_mean_colour_or_from_sile
     assert torch.equal(found_SD, wanted_SD)
     text_TD = maps.baseline_TD(run, traced.reading, target.name, "mean")
     assert len(text_TD) == len(traced.reading.streams["target"])
-    said = (DOCS / "look" / "page.md").read_text(encoding="utf-8")
-    assert re.search(r"^\| Integrated gradients \|.*\bsilence\b", said, re.MULTILINE)
+    found = (DOCS / "look" / "page.md").read_text(encoding="utf-8")
+    assert re.search(r"^\| Integrated gradients \|.*\bsilence\b", found, re.MULTILINE)
 
 
 def test_integrated_gradients_report_their_error(opened: OpenRun) -> None:

@@ -189,12 +189,12 @@ def test_seconds_are_above_a_map_of_audio() -> None:
 @pytest.mark.parametrize("task", ["see", "caption"])
 def test_the_terminal_and_the_server_show_media_too(task: str) -> None:
     seen = looked(task)
-    said = format_trace(seen, width=100, ink="ascii")
-    assert "example" in said
+    found = format_trace(seen, width=100, ink="ascii")
+    assert "example" in found
     # 4 patches per row, in cells of 2.
-    [ruler] = [line for line in said.splitlines() if line.split() == ["1,1", "2,1", "3,1"]]
+    [ruler] = [line for line in found.splitlines() if line.split() == ["1,1", "2,1", "3,1"]]
     assert ruler.index("2,1") - ruler.index("1,1") == 8
-    assert "row,column" in said
+    assert "row,column" in found
     live = LivePage.of(seen.run, GenerationOptions(), LookOptions(), media_for(seen.run))
     # A request cannot name another file.
     served = live.page(initial_request("/etc/passwd", GenerationOptions(), Intervention()))

@@ -437,8 +437,8 @@ def test_it_works_in_a_sandboxed_frame_of_a_notebook(
 def test_numbers_are_written_for_people(browser: Any, own_panels: Path, tmp_path: Path) -> None:
     shown = open_page(browser, made(), tmp_path)
     given = [0.1234, -3.14159, 1.23e-7, 12, 1234.5, 2.5e9, 0, None, 0.9996]
-    said = shown.evaluate("(all) => all.map((x) => number(x))", given)
-    assert said == ["0.123", "−3.14", "1.2e-7", "12", "1235", "2.5e9", "0", "–", "1.000"]
+    found = shown.evaluate("(all) => all.map((x) => number(x))", given)
+    assert found == ["0.123", "−3.14", "1.2e-7", "12", "1235", "2.5e9", "0", "–", "1.000"]
     shown.close()
 
 

@@ -42,11 +42,11 @@ def test_the_answer_is_that_of_predict(task: str, tmp_path: Path) -> None:
         reading = read(run, line)
         names = [output.name for output in reading.outputs]
         with torch.no_grad():
-            said = run_reading(run, reading)
+            printed = run_reading(run, reading)
         if task == "translate":
             best = facts["outputs"][0]
             assert run.vocab.target.decode([o.id for o in reading.outputs]) == best["text"]
-            assert float(said.log_probs_R.sum()) == pytest.approx(best["log_prob"], abs=1e-4)
+            assert float(printed.log_probs_R.sum()) == pytest.approx(best["log_prob"], abs=1e-4)
         elif task == "classify":
             assert names == [facts["label"]]
         elif task == "tag":
@@ -55,7 +55,7 @@ def test_the_answer_is_that_of_predict(task: str, tmp_path: Path) -> None:
             found = [gap[0]["word"] for gap in facts["gaps"]]
             assert [name.replace("▁", "") for name in names] == [w.strip() for w in found]
         else:
-            vector_D = torch.nn.functional.normalize(said.scores_RC[0], dim=-1)
+            vector_D = torch.nn.functional.normalize(printed.scores_RC[0], dim=-1)
             torch.testing.assert_close(
                 vector_D, torch.tensor(facts["vector"]), atol=1e-5, rtol=1e-4
             )
@@ -102,8 +102,8 @@ def test_a_language_model_continues_greedily() -> None:
     new = run.vocab.source.decode(list(reading.last.ids[reading.n_given :]))
     assert found.outputs[0].text.strip() == new.strip()
     assert len(reading.last) == reading.n_given + 8
-    said = run_reading(run, reading)
-    assert reading.outputs[-1].id == int(said.scores_RC[-1].argmax())
+    printed = run_reading(run, reading)
+    assert reading.outputs[-1].id == int(printed.scores_RC[-1].argmax())
     assert (
         read(run, prompt, GenerationOptions(max_new_tokens=0)).last.ids
         == reading.last.ids[: reading.n_given]

@@ -58,8 +58,8 @@ def post(url: str, **keys: Any) -> dict[str, Any]:
     kind = {"Content-Type": "application/json", "Accept": "application/json"}
     asked = urllib.request.Request(f"{url}/v1/look", body, kind)
     with urllib.request.urlopen(asked, timeout=120) as answer:
-        said = json.loads(answer.read())
-    shown = unpack(said["packed"])
+        found = json.loads(answer.read())
+    shown = unpack(found["packed"])
     assert len(shown["looks"]) == 1
     return shown
 

@@ -87,11 +87,11 @@ def test_targets_come_from_the_corpus() -> None:
     own = [one.outputs[0].id for one in examples(seen, corpus_for(seen, 3, right=False))]
     assert own == [int(run_reading(seen, one).scores_RC.argmax())
                    for one in examples(seen, corpus_for(seen, 3))]  # fmt: skip
-    said = [
+    found = [
         [output.name for output in reading.outputs]
         for reading in examples(written, corpus_for(written, 2))
     ]
-    assert [len(names) for names in said] == [2, 3]  # the end, too
+    assert [len(names) for names in found] == [2, 3]  # the end, too
     spelled = media_run("transcribe-ctc")
     corpus = corpus_for(spelled, 2)
     assert corpus.targets is not None
@@ -111,10 +111,10 @@ def test_hidden_patches_are_the_targets(tmp_path: Path) -> None:
         assert 0.3 * len(one.last) < len(rows) <= 0.5 * len(one.last)
         if task == "fill audio":  # there is but one square of patches
             assert any(rows != [output.row for output in other.outputs] for other in others)
-        said = run_reading(run, one)
-        assert said.targets_RE is not None
-        want = (said.scores_RC - said.targets_RE).square().mean(-1)
-        torch.testing.assert_close(-said.log_probs_R, want)
+        printed = run_reading(run, one)
+        assert printed.targets_RE is not None
+        want = (printed.scores_RC - printed.targets_RE).square().mean(-1)
+        torch.testing.assert_close(-printed.log_probs_R, want)
 
 
 def test_what_rebuilds_hidden_parts_can_be_looked_into(tmp_path: Path) -> None:
@@ -249,13 +249,17 @@ def test_each_of_several_labels_has_its_own_probability(several: tuple[LoadedRun
     run, corpus = several
     reading = examples(run, corpus, 1)[0]
     with torch.no_grad():
-        said = run_reading(run, reading)
-    best = int(said.scores_RC.argmax())
-    assert float(said.log_probs_R.exp()) == pytest.approx(float(said.scores_RC[0, best].sigmoid()))
-    assert float(lens(run, reading).chosen_LR[-1]) == pytest.approx(float(said.log_probs_R.exp()))
+        printed = run_reading(run, reading)
+    best = int(printed.scores_RC.argmax())
+    assert float(printed.log_probs_R.exp()) == pytest.approx(
+        float(printed.scores_RC[0, best].sigmoid())
+    )
+    assert float(lens(run, reading).chosen_LR[-1]) == pytest.approx(
+        float(printed.log_probs_R.exp())
+    )
     shown = overview.section(prepare_look(run, corpus.examples[0]))
     assert shown is not None
-    assert shown["answer"]["items"][0]["p"] == pytest.approx(float(said.log_probs_R.exp()))
+    assert shown["answer"]["items"][0]["p"] == pytest.approx(float(printed.log_probs_R.exp()))
     assert max(head.importance for head in heads(run, corpus, n=2).heads) > 1e-4
     batch = ReadingBatch.of(run, passages(run, corpus, 40))
     *_, moved_R = losses(batch_outputs(run, batch), batch_outputs(run, batch))

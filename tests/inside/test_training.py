@@ -94,12 +94,12 @@ def test_a_damaged_checkpoint_is_left_out_with_a_line(run_folder: Path, tmp_path
     with (folder / "checkpoints/step-20/model.safetensors").open("r+b") as file:
         file.seek(-5, 2)
         file.write(b"XXXXX")
-    said: list[str] = []
+    found: list[str] = []
     run = open_plain(folder)
-    assert [stage.label for stage in stages(run, said.append)] == ["step 10", "step 30", "final"]
-    assert len(said) == 1
-    assert "step-20" in said[0]
-    assert "model.safetensors" in said[0]
+    assert [stage.label for stage in stages(run, found.append)] == ["step 10", "step 30", "final"]
+    assert len(found) == 1
+    assert "step-20" in found[0]
+    assert "model.safetensors" in found[0]
 
 
 def test_a_run_without_checkpoints_has_no_slider_and_the_option_is_an_error(

@@ -233,15 +233,15 @@ def test_own_runs_of_several_labels_and_numbers_are_exported(answer: str, tmp_pa
     theirs = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     run = headway.load(str(tmp_path / "run"), device="cpu")
-    for text, said in zip(TEXTS, run(TEXTS), strict=True):
+    for text, result in zip(TEXTS, run(TEXTS), strict=True):
         with torch.no_grad():
             logits_C = theirs(**tokenizer(text, return_tensors="pt")).logits[0]
         if answer == "number":
             assert theirs.config.problem_type == "regression"
-            assert said.value == pytest.approx(float(logits_C[0]), abs=5e-5)
+            assert result.value == pytest.approx(float(logits_C[0]), abs=5e-5)
         else:
             assert theirs.config.problem_type == "multi_label_classification"
-            found = list(said.to_dict()["probabilities"].values())
+            found = list(result.to_dict()["probabilities"].values())
             np.testing.assert_allclose(found, logits_C.sigmoid().numpy(), atol=1e-5)
 
 
@@ -283,10 +283,10 @@ def test_an_adapter_of_peft_is_named_with_the_way_to_merge_it(
         name = "someone/adapter"
     with pytest.raises(FolderError) as raised:
         import_run(name, tmp_path / "run")
-    said = str(raised.value)
-    assert "LORA" in said
-    assert "someone/base-model" in said
-    assert "merge_and_unload" in said
+    found = str(raised.value)
+    assert "LORA" in found
+    assert "someone/base-model" in found
+    assert "merge_and_unload" in found
 
 
 # Tokenizers without a rule of special tokens

@@ -51,9 +51,9 @@ def test_the_onnx_program_gives_the_label_of_the_run(
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     exec(compile(program, "export.md", "exec"), {})
-    said = capsys.readouterr().out.strip()
+    printed = capsys.readouterr().out.strip()
     [text] = re.findall(r'encode\("([^"]+)"\)', program)
-    assert said == headway.load(str(classifier), device="cpu")(text).label
+    assert printed == headway.load(str(classifier), device="cpu")(text).label
 
 
 @pytest.mark.parametrize("name", ["classifier", "tatoeba-de-en", "stories"])

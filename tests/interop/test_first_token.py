@@ -62,7 +62,7 @@ def test_a_classifier_as_training_makes_it_is_exported_to_hugging_face(
     assert main(["train", "classify", data, "--out", str(run), *more, *QUICK]) == 0
     capsys.readouterr()
     assert main(["export", str(run), "--to", "hf", "--out", str(tmp_path / "hf")]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
     opened = headway.load(str(run), device="cpu").opened
     model: Any = opened.model
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "hf").eval()
@@ -87,7 +87,7 @@ def test_a_classifier_as_training_makes_it_is_exported_to_hugging_face(
         alone = members["neural model alone"]["accuracy"]
         [line] = [note for note in proof["notes"] if "n-gram" in note]
         assert f"{alone:.2f}" in line
-        assert line in said
+        assert line in printed
 
 
 def test_base_en_itself_is_exported(tmp_path: Path) -> None:

@@ -103,8 +103,8 @@ def test_captions_are_those_of_generate_and_it_goes_out_as_it_came(tmp_path: Pat
     settings = replace(run.settings.decode, beam=1, max_len=8, length_penalty="none")
     found = Searcher([run.model], settings, SpecialTokens.of(words))(list(x_BTCYX.numpy()))
     for [best, *_], image in zip(found, x_BTCYX, strict=True):
-        said = theirs.generate(prepared(image[None]), **greedy)[0].tolist()[1:]
-        assert best.tokens == (said[: said.index(END)] if END in said else said)
+        result = theirs.generate(prepared(image[None]), **greedy)[0].tolist()[1:]
+        assert best.tokens == (result[: result.index(END)] if END in result else result)
     proof = export_run(str(tmp_path / "run"), "hf", tmp_path / "out")
     assert proof.passed, proof.text()
     assert proof.max_difference < 1e-4

@@ -155,17 +155,17 @@ def test_what_a_run_is_written_as_is_read_as_the_same_run(name: str, tmp_path: P
     theirs = reference(*(WORDS | OTHERS)[name])
     found = architecture(saved(theirs, tmp_path))
     family = family_named(theirs.config.model_type)
-    config, said = family.write(
+    config, result = family.write(
         RunSettings(task=found.task, model=found.model, labels=found.labels)
     )
     built = type(theirs).config_class(**config)
     for key in config:
         if key not in ("architectures", "id2label", "label2id", "pad_token_id"):
             assert getattr(built, key) == getattr(theirs.config, key), key
-    assert isinstance(said.model, EncoderSettings)
+    assert isinstance(result.model, EncoderSettings)
     assert isinstance(found.model, EncoderSettings)
-    assert set(said.model.heads) == set(found.model.heads)
-    required = {pair.theirs for pair in said.pairs if not pair.tied}
+    assert set(result.model.heads) == set(found.model.heads)
+    required = {pair.theirs for pair in result.pairs if not pair.tied}
     assert required <= set(open_weights(tmp_path))
 
 

@@ -208,10 +208,10 @@ def test_length_penalties(penalty: float, expected: dict[str, Any]) -> None:
 
 
 def test_what_decoding_cannot_follow_is_noted() -> None:
-    said = {"pad_token_id": 0, "bad_words_ids": [[0]], "eos_token_id": [1]}
-    assert decode_settings(said, {}, has_source=True)[1] == ()
-    said = {**said, "bad_words_ids": [[0], [5, 6]], "eos_token_id": [1, 2], "typical_p": 0.5}
-    typical, ends, words = decode_settings(said, {}, has_source=True)[1]
+    result = {"pad_token_id": 0, "bad_words_ids": [[0]], "eos_token_id": [1]}
+    assert decode_settings(result, {}, has_source=True)[1] == ()
+    result = {**result, "bad_words_ids": [[0], [5, 6]], "eos_token_id": [1, 2], "typical_p": 0.5}
+    typical, ends, words = decode_settings(result, {}, has_source=True)[1]
     assert not missing(typical, "typical_p", "0.5")
     assert not missing(ends, "eos_token_id", "[1, 2]")
     assert not missing(words, "bad_words_ids", "[[0], [5, 6]]")

@@ -59,10 +59,10 @@ def test_a_folder_becomes_a_run_folder(tmp_path: Path, capsys: pytest.CaptureFix
     source, theirs = bert_folder(tmp_path / "bert", "BertForPreTraining")
     out = tmp_path / "run"
     assert main(["import", str(source), "--out", str(out)]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     n = sum(p.numel() for name, p in theirs.named_parameters() if "seq_relationship" not in name)
     facts = ("bert", "encoder", "fill", f"{n:,}", "2", "cls.seq_relationship.bias")
-    assert not missing(said, *facts, f"headway predict {out}")
+    assert not missing(printed, *facts, f"headway predict {out}")
     names = {path.name for path in out.iterdir()}
     assert names == {"config.toml", "model.safetensors", "tokenizer.json", "import.json",
                      "ignored.safetensors", "tokenizer"}  # fmt: skip

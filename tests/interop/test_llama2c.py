@@ -169,8 +169,8 @@ def test_the_command_makes_a_run_that_writes(
         import_run(str(path), out)
     tokenizer_file(tmp_path / "tok300.bin")
     assert main(["import", str(path), "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert not missing(said, "llama2.c", "decoder", "complete", "2")
+    printed = capsys.readouterr().out
+    assert not missing(printed, "llama2.c", "decoder", "complete", "2")
     assert len(json.loads((out / "import.json").read_text())["ignored"]) == 2
     assert load_run(out).task == "complete"
     assert (out / "tokenizer" / "tok300.bin").is_file()

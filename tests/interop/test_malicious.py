@@ -58,14 +58,14 @@ def import_error(folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     """The one error of `headway import`: code 2, one message, no traceback, no folder left."""
     out = tmp_path / "out"
     assert main(["import", str(folder), "--out", str(out)]) == 2
-    said = capfd.readouterr().err
-    lines = said.splitlines()
+    printed = capfd.readouterr().err
+    lines = printed.splitlines()
     assert sum(line.startswith("headway import: error: ") for line in lines) == 1
-    assert len(said) < 2000
-    assert "Traceback" not in said
+    assert len(printed) < 2000
+    assert "Traceback" not in printed
     assert not out.exists()
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".part")] == []
-    return said
+    return printed
 
 
 def test_the_honest_folder_is_imported(folder: Path, tmp_path: Path) -> None:

@@ -123,9 +123,12 @@ class TestWhatIsRead:
         ids = [text.ids for text in texts]
         assert ids[0] == [words.bos, *words.encode(LINES[0])]
         assert len(ids[4]) == 64 - 16
-        said = compute_cases(run, texts)
-        assert [len(reading.tokens) for reading in said][:2] == [len(ids[0]) + 16, len(ids[1]) + 16]
-        for before, reading in zip(ids, said, strict=True):
+        found = compute_cases(run, texts)
+        assert [len(reading.tokens) for reading in found][:2] == [
+            len(ids[0]) + 16,
+            len(ids[1]) + 16,
+        ]
+        for before, reading in zip(ids, found, strict=True):
             scores = reading.scores.copy()
             scores[:, words.bos] = -np.inf  # never written
             written = reading.tokens[len(before) :]
@@ -159,20 +162,20 @@ class TestWhatIsRead:
         first = ids[3].index(words.eos)
         assert texts[3].segments == [0] * (first + 1) + [1] * (len(ids[3]) - first - 1)
         assert not any(texts[0].segments)
-        said = compute_cases(run, texts)
-        assert said[3].scores.shape == (len(ids[3]), run.shape.vocab_size)
-        assert said[3].hidden_TD.shape == (len(ids[3]), 32)
+        found = compute_cases(run, texts)
+        assert found[3].scores.shape == (len(ids[3]), run.shape.vocab_size)
+        assert found[3].hidden_TD.shape == (len(ids[3]), 32)
 
     def test_classes_and_vectors_are_one_row(self, tmp_path: Path) -> None:
         heads = ("pooled", "classes")
         run = loaded(tmp_path / "a", settings_of("encoder", "classify", heads=heads))
-        [said, *_] = compute_cases(run, proof_texts(run, LINES))
-        assert said.scores.shape == (1, 3)
-        assert words_are_whole(run, said)
+        [found, *_] = compute_cases(run, proof_texts(run, LINES))
+        assert found.scores.shape == (1, 3)
+        assert words_are_whole(run, found)
         run = loaded(tmp_path / "b", settings_of("encoder", "embed", heads=(), n_segments=0))
-        [said, *_] = compute_cases(run, proof_texts(run, LINES))
-        assert said.scores.shape == (1, 32)
-        assert np.linalg.norm(said.scores) == pytest.approx(1)
+        [found, *_] = compute_cases(run, proof_texts(run, LINES))
+        assert found.scores.shape == (1, 32)
+        assert np.linalg.norm(found.scores) == pytest.approx(1)
 
 
 def words_are_whole(run: LoadedRun, said: ProofCase) -> bool:

@@ -108,8 +108,8 @@ def test_the_exact_search_is_brute_force() -> None:
     for length in range(4):
         for tokens in product((3, 4, 5), repeat=length):
             steps = [ask([tokens[:i]])[0] for i in range(length + 1)]
-            said = zip(steps, (*tokens, EOS), strict=True)
-            total[tokens] = float(sum(step[token] for step, token in said))
+            result = zip(steps, (*tokens, EOS), strict=True)
+            total[tokens] = float(sum(step[token] for step, token in result))
     found = exact_best(ask, EOS, job.limits[0], None, most=10_000)
     assert total[tuple(found.tokens)] == pytest.approx(max(total.values()), abs=1e-5)
     assert found.log_prob == pytest.approx(max(total.values()), abs=1e-5)

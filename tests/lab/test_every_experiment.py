@@ -20,13 +20,13 @@ class Hurried(Workspace):
     """Trains for two steps, whatever is asked for, or for as many as checkpoints are wanted."""
 
     def train(self, *given: Any, settings: Mapping[str, Any] | None = None, **more: Any) -> Run:
-        said = dict(settings or {})
-        said.pop("train.epochs", None)
-        steps = max(2, said.get("train.keep", 2))
-        said |= {"train.steps": steps, "train.warmup": 1, "train.eval_every": steps}
-        if "train.save_every" in said:
-            said["train.save_every"] = 1
-        return super().train(*given, settings=said, **more)
+        found = dict(settings or {})
+        found.pop("train.epochs", None)
+        steps = max(2, found.get("train.keep", 2))
+        found |= {"train.steps": steps, "train.warmup": 1, "train.eval_every": steps}
+        if "train.save_every" in found:
+            found["train.save_every"] = 1
+        return super().train(*given, settings=found, **more)
 
 
 @pytest.fixture(params=[pytest.param("cpu", marks=pytest.mark.slow),

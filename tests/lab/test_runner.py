@@ -266,9 +266,9 @@ def test_one_that_fails_does_not_end_the_others(
     monkeypatch.setattr(module.EXPERIMENT, "measure", broken)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     assert main(["lab", "--all", "--out", str(tmp_path / "lab"), "--json"]) == 2
-    said = capsys.readouterr()
-    assert [one.get("verdict") for one in json.loads(said.out)] == [None, "supported"]
-    assert re.search(r"\b1\b.*\b2\b.*\bplanted\b.*no such luck", said.err)
+    printed = capsys.readouterr()
+    assert [one.get("verdict") for one in json.loads(printed.out)] == [None, "supported"]
+    assert re.search(r"\b1\b.*\b2\b.*\bplanted\b.*no such luck", printed.err)
 
 
 def test_a_folder_of_something_else_is_an_error(planted: Planted, tmp_path: Path) -> None:
@@ -313,8 +313,8 @@ def test_an_unknown_one_is_answered_with_the_nearest(
     planted: Planted, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["lab", "plantd"]) == 2
-    said = capsys.readouterr().err
-    assert re.search("'plantd'.*'planted'", said)
+    printed = capsys.readouterr().err
+    assert re.search("'plantd'.*'planted'", printed)
     assert main(["lab", "99"]) == 2
     assert re.search(r"'99'.*\b1\b.*\b2\b", capsys.readouterr().err)
 
@@ -360,12 +360,12 @@ def test_full_without_a_gpu_prints_how_long_it_takes_and_continues(
     planted: Planted, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["lab", "1", "--full", "--device", "cpu", "--out", str(tmp_path / "x")]) == 0
-    said = capsys.readouterr().err
-    assert re.search("planted --full.*1h 00m.*5m 00s", said)
+    printed = capsys.readouterr().err
+    assert re.search("planted --full.*1h 00m.*5m 00s", printed)
     assert main(["lab", "2", "--full", "--device", "cpu", "--out", str(tmp_path / "y")]) == 0
-    said = capsys.readouterr().err
-    assert re.search("other --full.*12s", said)
-    assert "5m 00s" not in said  # a GPU does not help
+    printed = capsys.readouterr().err
+    assert re.search("other --full.*12s", printed)
+    assert "5m 00s" not in printed  # a GPU does not help
 
 
 @pytest.mark.parametrize(

@@ -31,15 +31,15 @@ def as_errors(output: jiwer.WordOutput | jiwer.CharacterOutput) -> EditCounts:
 @settings(max_examples=120, deadline=None)
 @given(st.lists(st.tuples(TEXTS, TEXTS), max_size=4))
 def test_counts_and_rates_are_those_of_jiwer(pairs: list[tuple[str, str]]) -> None:
-    right, said = [a for a, _ in pairs], [b for _, b in pairs]
+    right, found = [a for a, _ in pairs], [b for _, b in pairs]
     by_words, by_characters = (
-        jiwer.process_words(right, said),
-        jiwer.process_characters(right, said),
+        jiwer.process_words(right, found),
+        jiwer.process_characters(right, found),
     )
-    assert word_errors(right, said) == as_errors(by_words)
-    assert character_errors(right, said) == as_errors(by_characters)
-    assert word_errors(right, said).rate == pytest.approx(by_words.wer)
-    assert character_errors(right, said).rate == pytest.approx(by_characters.cer)
+    assert word_errors(right, found) == as_errors(by_words)
+    assert character_errors(right, found) == as_errors(by_characters)
+    assert word_errors(right, found).rate == pytest.approx(by_words.wer)
+    assert character_errors(right, found).rate == pytest.approx(by_characters.cer)
 
 
 @pytest.mark.parametrize("n", [300, 2_500, 4_100])
@@ -48,9 +48,9 @@ def test_long_texts_too_are_counted_as_jiwer_does(n: int) -> None:
     draw = np.random.default_rng(n)
     letters = list("abcde ")
     right = draw.choice(letters, n)
-    said = right[draw.random(n) > 0.1]
-    said = np.where(draw.random(len(said)) > 0.2, said, draw.choice(letters, len(said)))
-    texts = ["".join(right)], ["".join(said)]
+    found = right[draw.random(n) > 0.1]
+    found = np.where(draw.random(len(found)) > 0.2, found, draw.choice(letters, len(found)))
+    texts = ["".join(right)], ["".join(found)]
     assert character_errors(*texts) == as_errors(jiwer.process_characters(*texts))
 
 

@@ -43,8 +43,8 @@ def fitted(order: int = 4, seed: int = 0) -> Decoder:
     draw = np.random.default_rng(seed)
     texts = [((3 + draw.integers(0, 3, 9).cumsum()) % 9 + 3).tolist() for _ in range(60)]
     read = [token for text in texts for token in [BOS, *text]]
-    said = [token for text in texts for token in [*text, EOS]]
-    table_of(model).fit(np.array(read), np.array(said), [len(text) + 1 for text in texts])
+    found = [token for text in texts for token in [*text, EOS]]
+    table_of(model).fit(np.array(read), np.array(found), [len(text) + 1 for text in texts])
     return model
 
 

@@ -53,9 +53,9 @@ def table(*, of_texts: bool) -> Ngrams:
 @pytest.mark.parametrize("of_texts", [True, False])
 def test_the_ngrams_of_a_text_do_not_depend_on_its_batch(of_texts: bool) -> None:
     ngrams = table(of_texts=of_texts)
-    said = flat(TEXTS, "cpu")
+    found = flat(TEXTS, "cpu")
     alone = [ngrams(*flat([text], "cpu")) for text in TEXTS]
-    torch.testing.assert_close(ngrams(*said), torch.cat(alone))
+    torch.testing.assert_close(ngrams(*found), torch.cat(alone))
     grid_BT = torch.tensor([[0, 3, 7, 9, 2], [0, 0, 5, 0, 0], [8, 1, 6, 0, 0]])
     real_BT = torch.tensor([[0, 1, 1, 1, 1], [0, 0, 1, 0, 0], [1, 1, 1, 0, 0]])
     padded = ngrams(grid_BT.flatten(), PaddedLayout.over(real_BT))

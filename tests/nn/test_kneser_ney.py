@@ -23,8 +23,8 @@ Texts = list[list[int]]
 def flat(texts: Texts) -> tuple[NDArray[np.int64], NDArray[np.int64], list[int]]:
     """Read and to be said, text behind text, as documents are."""
     read = [token for text in texts for token in [START, *text]]
-    said = [token for text in texts for token in [*text, END]]
-    return np.array(read), np.array(said), [len(text) + 1 for text in texts]
+    found = [token for text in texts for token in [*text, END]]
+    return np.array(read), np.array(found), [len(text) + 1 for text in texts]
 
 
 def fitted(texts: Texts, vocab_size: int, order: int) -> KneserNey:
@@ -99,14 +99,14 @@ def test_what_cannot_be_estimated_is_discounted_as_usual(counts: list[int]) -> N
 def test_probabilities_add_up_to_one(order: int) -> None:
     """Behind every context of other texts, known or not, also of tokens that never occurred."""
     model = fitted(drawn(80, 12), 12, order)
-    read, said, lengths = flat(drawn(30, 14, seed=1))
-    read, said = read % 12, said % 12
+    read, found, lengths = flat(drawn(30, 14, seed=1))
+    read, found = read % 12, found % 12
     x_NK = contexts(model, read.tolist(), lengths)
     p_NV = model.all_probs(x_NK)
     torch.testing.assert_close(p_NV.sum(1), torch.ones(len(read)))
     assert float(p_NV.min()) > 0
-    alone_N = model.token_probs(x_NK, torch.tensor(said))
-    torch.testing.assert_close(alone_N, p_NV[torch.arange(len(said)), torch.tensor(said)])
+    alone_N = model.token_probs(x_NK, torch.tensor(found))
+    torch.testing.assert_close(alone_N, p_NV[torch.arange(len(found)), torch.tensor(found)])
 
 
 def slow(texts: Texts, vocab_size: int, order: int, context: tuple[int, ...], token: int) -> float:

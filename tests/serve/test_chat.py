@@ -142,12 +142,12 @@ def test_a_chat_over_http_is_what_generate_writes(tmp_path: Path) -> None:
     with serving(run) as here, openai.OpenAI(
         base_url=f"{here.url}/v1", api_key="none", max_retries=0
     ) as client:  # fmt: skip
-        said: Any = {"model": "chatty", "messages": MESSAGES, "max_tokens": 8, "temperature": 0}
-        found = client.chat.completions.create(**said)
+        result: Any = {"model": "chatty", "messages": MESSAGES, "max_tokens": 8, "temperature": 0}
+        found = client.chat.completions.create(**result)
         assert found.choices[0].message.content == want
         assert found.usage is not None
         assert found.usage.prompt_tokens == ids.shape[1]
-        chunks = client.chat.completions.create(**said, stream=True)
+        chunks = client.chat.completions.create(**result, stream=True)
         assert "".join(one.choices[0].delta.content or "" for one in chunks) == want
 
 

@@ -39,17 +39,17 @@ def command(
         stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     assert process.stderr is not None
-    said: list[str] = []
+    result: list[str] = []
     try:
         for line in process.stderr:
-            said.append(line)
+            result.append(line)
             if re.search(r"http://[\d.:]+/$", line):  # the page, in the last line
                 break
-        found = re.search(r"http://[\d.]+:\d+", "".join(said))
-        assert found, said
-        reader = threading.Thread(target=lambda: said.extend(process.stderr or ()))
+        found = re.search(r"http://[\d.]+:\d+", "".join(result))
+        assert found, result
+        reader = threading.Thread(target=lambda: result.extend(process.stderr or ()))
         reader.start()
-        yield process, found[0], said
+        yield process, found[0], result
         process.kill()
         reader.join()
     finally:
@@ -68,8 +68,8 @@ def own_log() -> Iterator[None]:
 
 
 def test_it_prints_its_address_answers_its_own_line_and_drains(tmp_path: Path) -> None:
-    with command("stories", "serve.drain=20") as (process, url, said):
-        line = next(one for one in said if one.strip().startswith("curl"))
+    with command("stories", "serve.drain=20") as (process, url, result):
+        line = next(one for one in result if one.strip().startswith("curl"))
         words = shlex.split(line)
         body = json.loads(words[words.index("-d") + 1])
         client = httpx2.Client(base_url=url, timeout=60)
@@ -102,7 +102,7 @@ def test_it_prints_its_address_answers_its_own_line_and_drains(tmp_path: Path) -
         assert all(one.text.endswith("[DONE]\n\n") and '"answers"' in one.text for one in found)
         client.close()
         assert process.wait(30) == 0
-        log = "".join(said)
+        log = "".join(result)
         assert "POST /v1/predict 200" in log
         assert secret not in log
 
@@ -139,7 +139,7 @@ def test_fifty_requests_and_twenty_streams_survive_a_drain() -> None:
 
 @pytest.mark.slow
 def test_a_drain_that_takes_too_long_is_cut_off_and_ends_well() -> None:
-    with command("stories", "serve.drain=1") as (process, url, said):
+    with command("stories", "serve.drain=1") as (process, url, found):
         options = {"max_len": 250, "min_len": 249, "beam": 16, "sample": False}
         codes: list[int] = []
 
@@ -156,7 +156,7 @@ def test_a_drain_that_takes_too_long_is_cut_off_and_ends_well() -> None:
         for thread in threads:
             thread.join(10)
         assert set(codes) == {503}
-        assert "Traceback" not in "".join(said)
+        assert "Traceback" not in "".join(found)
 
 
 BUSY = """
@@ -178,7 +178,7 @@ def test_it_ends_with_the_drain_whatever_is_being_computed(tmp_path: Path) -> No
 
 def seconds_to_end(program: Path) -> float:
     """From SIGTERM, during a computation, to the end of a server with a drain of one second."""
-    with command("stories", "serve.drain=1", program=[str(program)]) as (process, url, said):
+    with command("stories", "serve.drain=1", program=[str(program)]) as (process, url, result):
         found: list[int] = []
         asking = threading.Thread(
             target=lambda: found.append(
@@ -193,7 +193,7 @@ def seconds_to_end(program: Path) -> float:
         took = time.monotonic() - began
         asking.join(10)
         assert found == [503]
-        assert "Traceback" not in "".join(said)
+        assert "Traceback" not in "".join(result)
         return took
 
 
@@ -264,10 +264,10 @@ def test_a_model_that_cannot_be_read_ends_the_server(
     data[len(data) // 2] ^= 255
     weights.write_bytes(data)
     assert main(["serve", str(folder), "--port", "0"]) == 2
-    said = capfd.readouterr().err
-    assert re.search(r"\bdamaged\b", said)  # its name
-    assert "Traceback" not in said
-    assert "curl" not in said
+    printed = capfd.readouterr().err
+    assert re.search(r"\bdamaged\b", printed)  # its name
+    assert "Traceback" not in printed
+    assert "curl" not in printed
 
 
 def test_a_key_is_printed_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

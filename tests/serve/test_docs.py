@@ -20,10 +20,10 @@ from .conftest import Here
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/serve/index.md").read_text()
 BLOCKS = re.findall(r"^```(sh|py)\n(.*?)^```", PAGE, re.M | re.S)
+COOKBOOK = (ROOT / "docs/start/cookbook.md").read_text()
 CURLS = [
     line
-    for kind, text in BLOCKS
-    if kind == "sh"
+    for text in re.findall(r"^```sh\n(.*?)^```", PAGE + COOKBOOK, re.M | re.S)
     for line in text.replace("\\\n", " ").splitlines()
     if line.startswith("curl")
 ]
@@ -51,9 +51,9 @@ def test_a_line_of_curl_is_answered(here: Here, line: str) -> None:
         named = dict(part.split("=", 1) for part in parts)
         path = SHIPPED / named["model"] / named.pop("file").removeprefix("@")
         more |= {"data": named, "files": {"file": (path.name, path.read_bytes())}}
-    said = here.client.request(method, url.removeprefix(HERE), **more)
-    assert said.status_code == 200, said.text
-    assert '"error"' not in said.text[:2000]
+    response = here.client.request(method, url.removeprefix(HERE), **more)
+    assert response.status_code == 200, response.text
+    assert '"error"' not in response.text[:2000]
 
 
 @pytest.mark.parametrize("program", [text for kind, text in BLOCKS if kind == "py"])

@@ -44,10 +44,10 @@ def test_the_service_starts_what_there_is_and_waits_for_the_drain() -> None:
 def test_systemd_reads_the_service(tmp_path: Path) -> None:
     place = tmp_path / "headway.service"
     place.write_text(re.sub(r"(?<=^ExecStart=)\S+", sys.executable, UNIT, flags=re.M))
-    said = subprocess.run(
+    found = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", place], capture_output=True, text=True, timeout=60
     )
-    assert "headway.service" not in said.stderr, said.stderr
+    assert "headway.service" not in found.stderr, found.stderr
 
 
 def test_the_container_starts_what_there_is() -> None:

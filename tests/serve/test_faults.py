@@ -143,7 +143,7 @@ def test_two_servers_of_one_run_do_not_take_each_others_requests(runs: dict[str,
     want = {text: run(text, **GREEDY).text for text in PROMPTS}
     with serving(run) as one, serving(run) as other, ThreadPoolExecutor(6) as pool:
         asked = [(text, pool.submit(ask, here, text)) for text in PROMPTS for here in (one, other)]
-        assert all(text_of(said.result()) == want[text] for text, said in asked)
+        assert all(text_of(found.result()) == want[text] for text, found in asked)
 
 
 def test_translations_that_wait_together_are_one_batch(
@@ -162,8 +162,8 @@ def test_translations_that_wait_together_are_one_batch(
     monkeypatch.setattr(AnswerStream, "__init__", begin)
 
     def one(text: str) -> str:
-        said = here.post("/v1/predict", {"model": "tatoeba-de-en", "input": text})
-        return str(said.json()["answer"]["outputs"][0]["text"])
+        response = here.post("/v1/predict", {"model": "tatoeba-de-en", "input": text})
+        return str(response.json()["answer"]["outputs"][0]["text"])
 
     with ThreadPoolExecutor(5) as pool:
         found = [pool.submit(one, text) for text in texts]
@@ -339,10 +339,10 @@ def test_a_full_queue_rejects_at_once_with_retry_after(
             busy = [pool.submit(ask, here, PROMPTS[n]) for n in range(3)]
             wait_for(lambda: here.service.workers["stories"].accepted == 3)
             began = time.perf_counter()
-            said = ask(here, "x")
+            found = ask(here, "x")
             took = time.perf_counter() - began
-            assert said.status_code == 429
-            assert 1 <= int(said.headers["retry-after"]) <= 30
+            assert found.status_code == 429
+            assert 1 <= int(found.headers["retry-after"]) <= 30
             assert took < 0.5
             here.service.workers["stories"]._seconds_per_request = 0.2  # seconds a request
             crowd = [int(ask(here, "x").headers["retry-after"]) for _ in range(20)]
@@ -500,8 +500,8 @@ def test_a_request_that_takes_too_long_is_given_up(
 ) -> None:
     with serving(runs["stories"], limits=Limits(seconds=1.0)) as here:
         with slow_steps(monkeypatch, 0.2):
-            said = ask(here, "The dog", options={**GREEDY, "max_len": 50, "min_len": 40})
-            assert said.status_code == 504
+            found = ask(here, "The dog", options={**GREEDY, "max_len": 50, "min_len": 40})
+            assert found.status_code == 504
             stream = ask(here, "The dog", stream=True,
                          options={**GREEDY, "max_len": 50, "min_len": 40})  # fmt: skip
             assert '"code":"deadline"' in stream.text
@@ -551,9 +551,9 @@ def test_bodies_have_a_limit_together_and_a_smaller_one_without_a_key(
 def quick(here: Here, path: str, body: bytes, kind: str) -> int:
     """The status, which must be there soon: the event loop stands still while it is found."""
     began = time.perf_counter()
-    said = here.client.post(path, content=body, headers={"Content-Type": kind})
+    response = here.client.post(path, content=body, headers={"Content-Type": kind})
     assert time.perf_counter() - began < 1.0
-    return int(said.status_code)
+    return int(response.status_code)
 
 
 def test_a_key_is_looked_for_before_a_body_is_read(runs: dict[str, Run]) -> None:
@@ -576,10 +576,10 @@ def test_a_key_is_looked_for_before_a_body_is_read(runs: dict[str, Run]) -> None
 def test_forms_of_text_are_read_as_people_write_them(here: Here) -> None:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     for q in (b"Guten+Tag%2E", "Über".encode(), b"%C3%9Cber"):
-        said = here.post("/translate", content=b"source=de&target=en&q=" + q, headers=form)
-        assert said.status_code == 200
-    said = here.post("/translate", content=b"source=de&target=en&q=\xff", headers=form)
-    assert said.status_code == 400
+        response = here.post("/translate", content=b"source=de&target=en&q=" + q, headers=form)
+        assert response.status_code == 200
+    response = here.post("/translate", content=b"source=de&target=en&q=\xff", headers=form)
+    assert response.status_code == 400
     long = b"source=de&target=en&q=" + b"%20" * 19_000  # read by a thread
     assert here.post("/translate", content=long, headers=form).status_code == 200
 
@@ -592,9 +592,9 @@ def test_large_json_is_for_media_and_has_few_values(runs: dict[str, Run], here: 
     assert quick(here, "/v1/predict", text, js) == 413
     with serving(runs["stories"]) as texts:
         assert quick(texts, "/v1/predict", text, js) == 413
-        said = texts.post("/v1/predict", files={"file": b"a" * 3_000_000})
-        assert said.status_code == 413
-        assert "2,000,000" in said.text
+        found = texts.post("/v1/predict", files={"file": b"a" * 3_000_000})
+        assert found.status_code == 413
+        assert "2,000,000" in found.text
 
 
 def test_media_have_limits(runs: dict[str, Run]) -> None:
@@ -766,12 +766,12 @@ def test_a_bug_is_a_500_in_the_log_and_in_the_metrics(
 
     monkeypatch.setattr(predict, "model_json", bug)
     with caplog.at_level("INFO", "headway.serve"):
-        said = here.get("/v1/models", headers={"X-Request-Id": "mine"})
+        response = here.get("/v1/models", headers={"X-Request-Id": "mine"})
         counted = here.get("/metrics").text  # by then the line is written, too
-    assert (said.status_code, said.headers["x-request-id"]) == (500, "mine")
+    assert (response.status_code, response.headers["x-request-id"]) == (500, "mine")
     assert 'headway_requests_total{path="/v1/models",status="500"}' in counted
     assert "GET /v1/models 500" in caplog.text
-    assert "someone" not in caplog.text + said.text
+    assert "someone" not in caplog.text + response.text
 
 
 def test_a_stream_that_is_never_read_is_given_up() -> None:
@@ -1066,10 +1066,10 @@ def many(here: Here, n: int) -> list[int]:
     async def one(client: httpx2.AsyncClient, number: int) -> int:
         body = {"model": "stories", "input": PROMPTS[number % 5], "stream": True,
                 "options": GREEDY}  # fmt: skip
-        async with client.stream("POST", "/v1/predict", json=body) as said:
-            text = "".join([part async for part in said.aiter_text()])
-            assert said.status_code == 429 or text.endswith("[DONE]\n\n")
-            return int(said.status_code)
+        async with client.stream("POST", "/v1/predict", json=body) as found:
+            text = "".join([part async for part in found.aiter_text()])
+            assert found.status_code == 429 or text.endswith("[DONE]\n\n")
+            return int(found.status_code)
 
     async def run() -> list[int]:
         limits = httpx2.Limits(max_connections=n)
@@ -1120,8 +1120,8 @@ def test_ten_minutes_of_mixed_load(here: Here) -> None:
             raw = open_raw(here, {"model": "stories", "input": "The dog", "options": GREEDY})
             time.sleep(chance.random() * 0.02)
             raw.close()
-        said = here.post("/v1/predict", {"model": "tatoeba-de-en", "inputs": ["Ja."] * 8})
-        assert said.status_code == 200
+        response = here.post("/v1/predict", {"model": "tatoeba-de-en", "inputs": ["Ja."] * 8})
+        assert response.status_code == 200
         gc.collect()
         marks.append(held())
     third = len(marks) // 3

@@ -54,10 +54,10 @@ def fuzzed(n: int, path: str = "") -> None:
             )  # fmt: skip
             @hypothesis.given(case=strategy)
             def ask(case: Any) -> None:
-                said = case.call()
+                found = case.call()
                 codes = seen.setdefault(f"{case.method} {case.path}", set())
-                codes.add(said.status_code)
-                case.validate_response(said, checks=CHECKS)
+                codes.add(found.status_code)
+                case.validate_response(found, checks=CHECKS)
 
             try:
                 ask()

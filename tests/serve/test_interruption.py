@@ -143,9 +143,9 @@ def test_a_batch_of_an_encoder_on_a_cpu_is_short(
     with fixed_pace(worker, 1e-3), ThreadPoolExecutor(1) as pool:
         running = pool.submit(here.post, "/v1/predict", {"model": "base-en", "inputs": [long] * 4})
         wait_for(lambda: worker.accepted)
-        said = here.post("/v1/predict", {"model": "base-en", "input": "Yes."}).json()
+        response = here.post("/v1/predict", {"model": "base-en", "input": "Yes."}).json()
         assert worker.accepted == 1
-        assert said["answer"]["vector"] == pytest.approx(want, abs=1e-5)
+        assert response["answer"]["vector"] == pytest.approx(want, abs=1e-5)
         assert running.result().status_code == 200
 
 
@@ -158,9 +158,9 @@ def test_what_cannot_be_done_before_the_deadline_is_rejected_at_once(
         with fixed_pace(worker, 1e-3):
             for beam, status in ((1, 200), (16, 413)):
                 body = {"input": SENTENCE * 200, "options": {"beam": beam}}
-                said = here.post("/v1/predict", body)
-                assert said.status_code == status
-            assert said.json()["error"]["code"] == "too_expensive"
+                response = here.post("/v1/predict", body)
+                assert response.status_code == status
+            assert response.json()["error"]["code"] == "too_expensive"
             assert not worker.accepted
         assert worker._expected_seconds == 0
 
@@ -175,9 +175,9 @@ def test_a_request_that_would_wait_beyond_the_deadline_gets_retry_after(
         with fixed_pace(worker, 1e-3), counted_steps(monkeypatch, 0.05) as seen:
             raw = open_raw(here, body)
             wait_for(lambda: len(seen) > 1)
-            said = here.post("/v1/predict", body)
-            assert (said.status_code, said.json()["error"]["code"]) == (429, "queue_full")
-            assert int(said.headers["Retry-After"]) >= 1
+            response = here.post("/v1/predict", body)
+            assert (response.status_code, response.json()["error"]["code"]) == (429, "queue_full")
+            assert int(response.headers["Retry-After"]) >= 1
             assert here.post("/v1/predict", {"input": "Ja."}).status_code == 200
             raw.close()
             assert settled(here)

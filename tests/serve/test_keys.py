@@ -67,9 +67,9 @@ def test_no_way_around_the_key(locked: Here, path: str) -> None:
 
 def test_options_are_not_open(locked: Here) -> None:
     for path in ("/v1/predict", "/health", "/"):
-        said = locked.client.request("OPTIONS", path, headers={"Origin": locked.url})
-        assert said.status_code == 401
-        assert "access-control-allow-origin" not in said.headers
+        response = locked.client.request("OPTIONS", path, headers={"Origin": locked.url})
+        assert response.status_code == 401
+        assert "access-control-allow-origin" not in response.headers
 
 
 def test_keys_are_made_once_and_kept_as_hashes(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ def test_the_published_client_with_a_key(runs: dict[str, Run]) -> None:
                 client.translate("Ja.", "de", "en")
             with pytest.raises(HTTPError, match="401"):
                 client.languages()
-        said = here.post("/translate", {"q": "Ja."})
-        assert said.status_code == 401
-        assert isinstance(said.json()["error"], str)
+        response = here.post("/translate", {"q": "Ja."})
+        assert response.status_code == 401
+        assert isinstance(response.json()["error"], str)
         client = LibreTranslateAPI(here.url, api_key="secret")
         assert client.translate("Ja.", "de", "en")
         assert client.languages()[0]["code"] == "de"
@@ -56,25 +56,25 @@ def test_lists_and_alternatives(here: Here, runs: dict[str, Run], source: str | 
     body: dict[str, Any] = {"q": ["Ja.", "Danke."], "target": "en", "alternatives": 2}
     if source is not None:
         body["source"] = source
-    said = here.post("/translate", body).json()
+    response = here.post("/translate", body).json()
     want = [runs["tatoeba-de-en"](text, n_best=3, beam=4) for text in body["q"]]
-    assert said["translatedText"] == [one.text for one in want]
-    assert said["alternatives"] == [[other.text for other in one.others] for one in want]
+    assert response["translatedText"] == [one.text for one in want]
+    assert response["alternatives"] == [[other.text for other in one.others] for one in want]
 
 
 def test_every_sentence_and_every_line_break_is_there(here: Here, runs: dict[str, Run]) -> None:
     run = runs["tatoeba-de-en"]
     text = "Hallo.\nWie geht es dir?\n\n  Gut. Danke! – \r\nIch lese ein Buch. Es ist spät."
     asked = {"q": [text, "", "…"], "source": "DE", "target": "en", "secret": "x"}
-    said = here.post("/translate", {**asked, "alternatives": 1}).json()
+    response = here.post("/translate", {**asked, "alternatives": 1}).json()
     want = text
     parts = ("Hallo.", "Wie geht es dir?", "Gut.", "Danke!", "Ich lese ein Buch.", "Es ist spät.")
     for one in parts:
         assert one in want
         want = want.replace(one, run(one, n_best=2, beam=4).text)
-    assert said["translatedText"] == [want, "", "…"]
-    assert [len(others) for others in said["alternatives"]] == [1, 0, 0]
-    assert said["alternatives"][0][0].count("\n") == text.count("\n")
+    assert response["translatedText"] == [want, "", "…"]
+    assert [len(others) for others in response["alternatives"]] == [1, 0, 0]
+    assert response["alternatives"][0][0].count("\n") == text.count("\n")
 
 
 def test_of_a_page_the_text_alone_is_translated(here: Here, runs: dict[str, Run]) -> None:
@@ -84,10 +84,10 @@ def test_of_a_page_the_text_alone_is_translated(here: Here, runs: dict[str, Run]
     )
     parts = ["Guten Morgen.", "Wie geht\nes dir?", "Tom &amp; Maria schlafen.", "Danke", "Gut."]
     asked = {"q": page.format(*parts), "source": "de", "target": "en", "format": "html"}
-    said = here.post("/translate", asked).json()["translatedText"]
+    response = here.post("/translate", asked).json()["translatedText"]
     read = [html.unescape(" ".join(one.split())) for one in parts]
     made = [runs["tatoeba-de-en"](one).text for one in read]
-    assert said == page.format(*made)
+    assert response == page.format(*made)
     assert replace_sentences(
         "<b>a</b>", split_sentences("<b>a</b>", "html"), ["x < y"], "html"
     ) == ("<b>x &lt; y</b>")
@@ -123,9 +123,9 @@ def test_sentences_without_a_space_between_them_get_one() -> None:
     ],
 )
 def test_invalid_requests_are_rejected(here: Here, more: dict[str, Any], message: str) -> None:
-    said = here.post("/translate", {"q": "Ja.", "source": "de", "target": "en", **more})
-    assert said.status_code == 422
-    assert re.search(message, said.json()["error"])  # its clients show it as it is
+    response = here.post("/translate", {"q": "Ja.", "source": "de", "target": "en", **more})
+    assert response.status_code == 422
+    assert re.search(message, response.json()["error"])  # its clients show it as it is
 
 
 def test_languages_come_from_files_names_or_the_operator() -> None:

@@ -51,9 +51,9 @@ def test_only_this_machine_is_listened_on(closed: Here) -> None:
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "evil:80"])
 @pytest.mark.parametrize("path", ["/", "/health", "/v1/models"])
 def test_a_name_that_was_pointed_here_is_refused(closed: Here, host: str, path: str) -> None:
-    said = closed.get(path, headers={"Host": host})
-    assert said.status_code == 403
-    assert "localhost" in said.json()["error"]["message"]
+    found = closed.get(path, headers={"Host": host})
+    assert found.status_code == 403
+    assert "localhost" in found.json()["error"]["message"]
 
 
 def test_localhost_is_a_name_of_this_server(closed: Here) -> None:
@@ -63,9 +63,9 @@ def test_localhost_is_a_name_of_this_server(closed: Here) -> None:
 
 def test_pages_of_other_sites_are_refused(closed: Here) -> None:
     for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
-        said = closed.post("/v1/look", {"text": "a"}, headers={"Origin": origin})
-        assert said.status_code == 403, origin
-        assert "localhost" not in said.json()["error"]["message"]  # the host is right
+        found = closed.post("/v1/look", {"text": "a"}, headers={"Origin": origin})
+        assert found.status_code == 403, origin
+        assert "localhost" not in found.json()["error"]["message"]  # the host is right
     cross = {"Sec-Fetch-Site": "cross-site"}
     assert closed.get("/v1/models", headers=cross).status_code == 403
     link = {**cross, "Sec-Fetch-Mode": "navigate"}  # which may lead to the page, and no further
@@ -128,9 +128,9 @@ def test_a_medium_is_kept_for_the_next_question(
     ids=lambda value: json.dumps(value)[:40] if isinstance(value, dict) else "",
 )
 def test_invalid_requests_name_the_key_or_its_value(closed: Here, keys: Any, message: str) -> None:
-    said = look(closed, **keys)
-    assert said.status_code == 422
-    assert re.search(message, said.json()["error"]["message"])
+    found = look(closed, **keys)
+    assert found.status_code == 422
+    assert re.search(message, found.json()["error"]["message"])
 
 
 def test_one_page_is_made_at_a_time_and_few_wait(

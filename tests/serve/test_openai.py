@@ -62,10 +62,10 @@ def test_completions(client: openai.OpenAI, runs: dict[str, Run]) -> None:
 def test_tokens_echo_and_stop(client: openai.OpenAI, runs: dict[str, Run]) -> None:
     run = runs["stories"]
     ids = run.tokenizer.as_prompt(run.tokenizer.encode(PROMPT))
-    said: dict[str, Any] = {"model": "stories", "temperature": 0, "max_tokens": 30}
-    found = client.completions.create(prompt=ids, **said)
+    result: dict[str, Any] = {"model": "stories", "temperature": 0, "max_tokens": 30}
+    found = client.completions.create(prompt=ids, **result)
     assert found.choices[0].text == greedy(run, PROMPT, 30)
-    stopped = client.completions.create(prompt=PROMPT, stop=["there"], echo=True, **said)
+    stopped = client.completions.create(prompt=PROMPT, stop=["there"], echo=True, **result)
     assert stopped.choices[0].text == PROMPT + greedy(run, PROMPT, 30).partition("there")[0]
     assert stopped.choices[0].finish_reason == "stop"
 
@@ -84,14 +84,14 @@ def test_what_is_drawn_is_drawn_again_by_its_seed(client: openai.OpenAI) -> None
 
 @pytest.mark.parametrize(("n", "echo"), [(1, False), (2, False), (2, True)])
 def test_a_stream_equals_the_whole_answer(client: openai.OpenAI, n: int, echo: bool) -> None:
-    said: dict[str, Any] = {
+    found: dict[str, Any] = {
         "model": "stories", "prompt": PROMPT, "max_tokens": 12, "temperature": 0.8, "seed": 3,
         "n": n, "stop": ["."], "echo": echo,
     }  # fmt: skip
-    whole = client.completions.create(**said)
+    whole = client.completions.create(**found)
     texts, reasons, usage = [""] * n, [""] * n, None
     more = {"stream": True, "stream_options": {"include_usage": True}}
-    for chunk in client.completions.create(**said, **more):
+    for chunk in client.completions.create(**found, **more):
         for one in chunk.choices:
             texts[one.index] += one.text
             reasons[one.index] = one.finish_reason or ""
@@ -106,11 +106,11 @@ def test_a_stream_equals_the_whole_answer(client: openai.OpenAI, n: int, echo: b
 def test_probabilities_come_with_their_tokens(
     client: openai.OpenAI, echo: bool, stop: list[str] | None
 ) -> None:
-    said: dict[str, Any] = {
+    result: dict[str, Any] = {
         "model": "stories", "prompt": PROMPT, "max_tokens": 12, "temperature": 0, "logprobs": 2,
         "echo": echo, "stop": stop, "n": 2,
     }  # fmt: skip
-    [choice, same] = client.completions.create(**said).choices
+    [choice, same] = client.completions.create(**result).choices
     whole: Any = choice.logprobs
     assert whole == same.logprobs
     shown = "".join(whole.tokens).lstrip()
@@ -121,7 +121,7 @@ def test_probabilities_come_with_their_tokens(
     assert all(written)  # the prompt's tokens, too: what comes before them is a token
     assert [one is not None for one in whole.top_logprobs] == written
     tokens: list[list[str]] = [[], []]
-    for chunk in client.completions.create(**said, stream=True):
+    for chunk in client.completions.create(**result, stream=True):
         [one] = chunk.choices
         found: Any = one.logprobs
         tokens[one.index] += found.tokens
@@ -288,37 +288,37 @@ def test_a_chat_by_the_template_of_the_run(tmp_path: Path) -> None:
     with serving(run) as here, openai.OpenAI(
         base_url=f"{here.url}/v1", api_key="none", max_retries=0
     ) as client:  # fmt: skip
-        said: Any = {"model": "chatty", "messages": MESSAGES, "max_tokens": 8, "temperature": 0}
-        found = client.chat.completions.create(**said, logprobs=True, top_logprobs=2)
+        result: Any = {"model": "chatty", "messages": MESSAGES, "max_tokens": 8, "temperature": 0}
+        found = client.chat.completions.create(**result, logprobs=True, top_logprobs=2)
         assert found.choices[0].message.content == want
         assert found.choices[0].logprobs is not None
         assert len(found.choices[0].logprobs.content or []) == 8
         text, roles = "", []
-        for chunk in client.chat.completions.create(**said, stream=True):
+        for chunk in client.chat.completions.create(**result, stream=True):
             text += chunk.choices[0].delta.content or ""
             roles.append(chunk.choices[0].delta.role)
         assert text == want
         assert roles[0] == "assistant"
         assert not any(roles[1:])
         parts: Any = [{"type": "text", "text": "Tell me "}, {"type": "text", "text": "a story."}]
-        again = {**said, "messages": [{"role": "user", "content": parts}]}
+        again = {**result, "messages": [{"role": "user", "content": parts}]}
         assert client.chat.completions.create(**again).choices[0].message.content == want
         long: Any = [{"role": "user", "content": "a" * 30_000}]
         with pytest.raises(openai.APIStatusError, match=r"\b30,000\b.*\b20,000\b"):
-            client.chat.completions.create(**{**said, "messages": long})
+            client.chat.completions.create(**{**result, "messages": long})
         wrong: Any = [{"role": "system", "content": "x"}]
         with pytest.raises(openai.BadRequestError, match="no system"):
-            client.chat.completions.create(**{**said, "messages": wrong})
+            client.chat.completions.create(**{**result, "messages": wrong})
         developer = {"role": "developer", "content": "Be short."}
         with pytest.raises(openai.BadRequestError, match="no system"):  # its name in this template
-            client.chat.completions.create(**{**said, "messages": [developer, *MESSAGES]})
-        many = client.chat.completions.create(**said, logprobs=True, top_logprobs=20)
+            client.chat.completions.create(**{**result, "messages": [developer, *MESSAGES]})
+        many = client.chat.completions.create(**result, logprobs=True, top_logprobs=20)
         assert many.choices[0].logprobs is not None
         assert [len(one.top_logprobs) for one in many.choices[0].logprobs.content or []] == [20] * 8
         for wrong in ({"logprobs": True, "top_logprobs": 21}, {"top_logprobs": 2},
                       {"messages": [{"role": "robot", "content": "a"}]}):  # fmt: skip
             with pytest.raises(openai.BadRequestError):
-                client.chat.completions.create(**{**said, **wrong})
+                client.chat.completions.create(**{**result, **wrong})
 
 
 def test_developer_is_a_role_of_templates_that_know_it(tmp_path: Path) -> None:
@@ -351,14 +351,14 @@ def test_log_probabilities_of_a_prompt(
     run, prompt = runs["stories"], PROMPT + " there was a little dog."
     ids = run.tokenizer.as_prompt(run.tokenizer.encode(prompt))
     known = log_probs_of(run, ids)
-    said: Any = {"model": "stories", "prompt": prompt, "max_tokens": 0, "echo": True,
+    found: Any = {"model": "stories", "prompt": prompt, "max_tokens": 0, "echo": True,
                  "logprobs": 3, "n": n}  # fmt: skip
     if stream:
-        made = [one for chunk in client.completions.create(**said, stream=True)
+        made = [one for chunk in client.completions.create(**found, stream=True)
                 for one in chunk.choices]  # fmt: skip
         assert len(made) == n
     else:
-        whole = client.completions.create(**said)
+        whole = client.completions.create(**found)
         made = list(whole.choices)
         assert whole.usage is not None
         assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (

@@ -88,8 +88,8 @@ def test_translate_with_alternatives_and_lines_that_work(
     assert words[:2] == ["curl", f"{here.url}/v1/predict"]
     body = words[words.index("-d") + 1]
     kind = {"Content-Type": "application/json"}
-    said = here.post("/v1/predict", content=body, headers=kind).json()
-    assert said["answer"]["outputs"][0]["text"] == want.text
+    response = here.post("/v1/predict", content=body, headers=kind).json()
+    assert response["answer"]["outputs"][0]["text"] == want.text
     page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
     page.click("div:has(> [data-serve=curl]) > header button")  # as on a page that came without TLS
     assert shlex.split(page.evaluate("String(getSelection())")) == words
@@ -110,10 +110,10 @@ def test_a_translator_gives_as_many_lines_as_it_was_given(
     want = "\n".join(runs["tatoeba-de-en"](line).text if line else "" for line in lines)
     there.send()
     assert page.text_content("[data-serve=text]") == want
-    said: list[Any] = []
-    exec(page.inner_text("[data-serve=python]"), {"print": said.append})
-    assert [one["outputs"][0]["text"] for one in said[0]] == want.replace("\n\n", "\n").split("\n")
-    assert [one.text for one in said[1]] == want.replace("\n\n", "\n").split("\n")
+    found: list[Any] = []
+    exec(page.inner_text("[data-serve=python]"), {"print": found.append})
+    assert [one["outputs"][0]["text"] for one in found[0]] == want.replace("\n\n", "\n").split("\n")
+    assert [one.text for one in found[1]] == want.replace("\n\n", "\n").split("\n")
 
 
 def test_embed_has_one_box_and_texts_stay_with_their_model(
@@ -417,12 +417,12 @@ def test_phone_dark_and_the_list_of_routes(browser: Any, here: Here) -> None:
     page.get_by_text("POST /v1/completions").click()
     route = page.locator("details.route[open]")
     shown = route.inner_text()
-    for said in (
+    for found in (
         "max_tokens\tinteger or null",
         "choices\tlist of object required",
         "429 The queue",
     ):
-        assert said in shown
+        assert found in shown
     words = shlex.split(route.locator("[data-serve=example]").inner_text())
     body = words[words.index("-d") + 1]
     kind = {"Content-Type": "application/json"}
@@ -435,9 +435,9 @@ def test_phone_dark_and_the_list_of_routes(browser: Any, here: Here) -> None:
 
 
 def test_the_policy_blocks_inline_scripts(here: Here) -> None:
-    said = here.get("/")
-    policy = said.headers["content-security-policy"]
+    response = here.get("/")
+    policy = response.headers["content-security-policy"]
     assert "'unsafe-inline'" not in policy
     assert "script-src 'self'" in policy
     assert "default-src 'none'" in policy
-    assert not re.search(r"<script(?![^>]* src=)|<style|style=|\son\w+=", said.text)
+    assert not re.search(r"<script(?![^>]* src=)|<style|style=|\son\w+=", response.text)

@@ -45,10 +45,10 @@ def plain(answer: Any) -> Any:
 def test_texts_are_answered_as_python_answers_them(
     here: Here, runs: dict[str, Run], name: str, given: Any, options: dict[str, Any]
 ) -> None:
-    said = here.post("/v1/predict", {"model": name, "input": given, "options": options})
-    assert said.status_code == 200, said.text
+    response = here.post("/v1/predict", {"model": name, "input": given, "options": options})
+    assert response.status_code == 200, response.text
     want = plain(runs[name](given, **options))
-    found = said.json()["answer"]
+    found = response.json()["answer"]
     if isinstance(given, dict):
         assert found.pop("id") == 7
     assert_same(found, want)
@@ -77,20 +77,20 @@ def test_media_come_as_files_of_a_form_or_in_base64(
 ) -> None:
     data = path.read_bytes()
     if way == "upload":
-        said = here.post("/v1/predict", data={"model": name}, files={"file": (path.name, data)})
+        response = here.post("/v1/predict", data={"model": name}, files={"file": (path.name, data)})
     else:
         text = base64.b64encode(data).decode()
         given = {"data": text} if way == "base64" else f"data:image/png;base64,{text}"
-        said = here.post("/v1/predict", {"model": name, "input": given})
-    assert said.status_code == 200, said.text
+        response = here.post("/v1/predict", {"model": name, "input": given})
+    assert response.status_code == 200, response.text
     want = plain(runs[name](data))
-    assert_same(said.json()["answer"], want | ({"file": path.name} if way == "upload" else {}))
+    assert_same(response.json()["answer"], want | ({"file": path.name} if way == "upload" else {}))
 
 
 def test_several_inputs_have_their_answers_and_errors_in_their_places(here: Here) -> None:
     texts = ["Ja.", "Nein.", "Danke."]
-    said = here.post("/v1/predict", {"model": "tatoeba-de-en", "inputs": texts}).json()
-    assert [one["source"] for one in said["answers"]] == texts
+    response = here.post("/v1/predict", {"model": "tatoeba-de-en", "inputs": texts}).json()
+    assert [one["source"] for one in response["answers"]] == texts
     asked = [{"text": "a"}, {"review": 3, "nothing": "b"}, {"text": "c"}]
     found = here.post("/v1/predict", {"model": "base-en", "inputs": asked}).json()["answers"]
     assert ["error" in one for one in found] == [False, True, False]
@@ -98,8 +98,8 @@ def test_several_inputs_have_their_answers_and_errors_in_their_places(here: Here
     assert one.status_code == 422
     image = {"data": base64.b64encode(PNG.read_bytes()).decode()}
     broken = {"data": base64.b64encode(b"no image").decode()}
-    said = here.post("/v1/predict", {"model": "shapes", "inputs": [broken, image]})
-    assert ["error" in one for one in said.json()["answers"]] == [True, False]
+    response = here.post("/v1/predict", {"model": "shapes", "inputs": [broken, image]})
+    assert ["error" in one for one in response.json()["answers"]] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def test_several_inputs_have_their_answers_and_errors_in_their_places(here: Here
 def test_invalid_requests_are_rejected(
     here: Here, body: dict[str, Any], status: int, param: str, fact: str
 ) -> None:
-    said = here.post("/v1/predict", body)
-    error = said.json()["error"]
-    assert (said.status_code, error["param"]) == (status, param), said.text
-    assert re.search(fact, error["message"]), said.text
+    response = here.post("/v1/predict", body)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (status, param), response.text
+    assert re.search(fact, error["message"]), response.text
 
 
 @pytest.mark.parametrize(
@@ -166,9 +166,9 @@ def test_invalid_requests_are_rejected(
 def test_options_have_kinds_and_bounds(here: Here, options: Any, fact: str) -> None:
     body = {"model": "stories", "input": "a", "options": options}
     text = json.dumps(body)
-    said = here.post("/v1/predict", content=text, headers={"Content-Type": "application/json"})
-    assert said.status_code in (400, 422), said.text
-    assert re.search(fact, said.json()["error"]["message"])
+    response = here.post("/v1/predict", content=text, headers={"Content-Type": "application/json"})
+    assert response.status_code in (400, 422), response.text
+    assert re.search(fact, response.json()["error"]["message"])
 
 
 def test_every_option_is_declared_with_a_kind(here: Here, runs: dict[str, Run]) -> None:
@@ -194,10 +194,10 @@ def events(text: str) -> list[Any]:
 
 def test_a_text_appears_while_it_is_written(here: Here, runs: dict[str, Run]) -> None:
     body = {"model": "stories", "input": "The dog", "options": GREEDY, "stream": True}
-    said = here.post("/v1/predict", body)
-    assert said.headers["content-type"].startswith("text/event-stream")
-    assert said.headers["x-accel-buffering"] == "no"
-    *pieces, last = events(said.text)
+    response = here.post("/v1/predict", body)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["x-accel-buffering"] == "no"
+    *pieces, last = events(response.text)
     want = runs["stories"]("The dog", **GREEDY).text
     assert len(pieces) > 5
     assert "".join(one["text"] for one in pieces) == want
@@ -232,10 +232,10 @@ def test_bodies_that_are_neither_json_nor_a_form(here: Here) -> None:
 
 
 def test_answers_have_an_id_and_no_cross_site_headers(here: Here) -> None:
-    said = here.get("/health", headers={"X-Request-Id": "mine-1"})
-    assert said.headers["x-request-id"] == "mine-1"
-    assert "access-control-allow-origin" not in said.headers
-    assert said.headers["x-content-type-options"] == "nosniff"
+    response = here.get("/health", headers={"X-Request-Id": "mine-1"})
+    assert response.headers["x-request-id"] == "mine-1"
+    assert "access-control-allow-origin" not in response.headers
+    assert response.headers["x-content-type-options"] == "nosniff"
     odd = here.get("/health", headers={"X-Request-Id": "a" * 500}).headers["x-request-id"]
     assert odd != "a" * 500
     evil = {"Origin": "https://evil.example"}
@@ -281,8 +281,8 @@ def test_it_can_be_mounted_under_a_prefix(runs: dict[str, Run]) -> None:
             assert client.get(f"{at}/health").status_code == 200
             assert client.get(f"{at}/v1/models").status_code == 401
             assert client.get(f"{at}/v1/models", headers=key).status_code == 200
-            said = client.get(f"{at}/docs", headers=key, follow_redirects=False)
-            assert said.headers["location"] == "./#api"
+            response = client.get(f"{at}/docs", headers=key, follow_redirects=False)
+            assert response.headers["location"] == "./#api"
             assert '{path="/health",status="200"}' in client.get(f"{at}/metrics").text
 
 
@@ -292,9 +292,9 @@ def test_errors_and_answers_name_inputs_by_their_places_and_files(here: Here) ->
     assert [found[place]["error"][:7] for place in (1, 3)] == ["input 2", "input 4"]
     some = [("file", (name, PNG.read_bytes())) for name in ("a.png", "C:\\b/c\u200b.png")]
     some.append(("file", ("no.png", b"nothing")))
-    said = here.post("/v1/predict", files=some, data={"model": "shapes"}).json()["answers"]
-    assert [one.get("file") for one in said][:2] == ["a.png", "c.png"]
-    assert said[2]["error"].startswith("no.png")
+    response = here.post("/v1/predict", files=some, data={"model": "shapes"}).json()["answers"]
+    assert [one.get("file") for one in response][:2] == ["a.png", "c.png"]
+    assert response[2]["error"].startswith("no.png")
     data = base64.b64encode(PNG.read_bytes()).decode()
     asked = {"model": "shapes", "inputs": [{"data": data}] * 2}
     found = here.post("/v1/predict", asked).json()["answers"]
@@ -303,15 +303,15 @@ def test_errors_and_answers_name_inputs_by_their_places_and_files(here: Here) ->
 
 def test_what_is_wrong_is_named(here: Here) -> None:
     form = {"model": (None, "shapes"), "options": (None, "{"), "file": PNG.read_bytes()}
-    said = here.post("/v1/predict", files=form)
-    assert (said.status_code, said.json()["error"]["param"]) == (400, "options")
-    assert "JSON" in said.json()["error"]["message"]
-    said = here.post("/v1/look", {"model": "tatoeba-de-en", "text": " "})
-    assert (said.status_code, said.json()["error"]["param"]) == (422, "text")
-    assert "--text" not in said.text
+    response = here.post("/v1/predict", files=form)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "options")
+    assert "JSON" in response.json()["error"]["message"]
+    response = here.post("/v1/look", {"model": "tatoeba-de-en", "text": " "})
+    assert (response.status_code, response.json()["error"]["param"]) == (422, "text")
+    assert "--text" not in response.text
     lengths = {"min_len": 500, "max_len": 5}
-    said = here.post("/v1/predict", {"model": "stories", "input": "a", "options": lengths})
-    assert (said.status_code, said.json()["error"]["param"]) == (422, "min_len")
+    response = here.post("/v1/predict", {"model": "stories", "input": "a", "options": lengths})
+    assert (response.status_code, response.json()["error"]["param"]) == (422, "min_len")
 
 
 def test_the_application_takes_runs_and_names(runs: dict[str, Run]) -> None:

@@ -133,8 +133,8 @@ def test_the_deadline_covers_the_template(make: Callable[[str, str], Path]) -> N
     run = headway.load(make("evil", STRINGS), device="cpu")
     with serving(run, limits=Limits(seconds=1)) as here:
         began = time.monotonic()
-        said = here.post("/v1/chat/completions", BODY)
-        assert said.status_code == 504
+        response = here.post("/v1/chat/completions", BODY)
+        assert response.status_code == 504
         assert time.monotonic() - began < 8
 
 
@@ -144,8 +144,8 @@ def test_sigterm_ends_the_server_within_its_drain(make: Callable[[str, str], Pat
 
         def ask() -> None:
             with suppress(httpx2.HTTPError):
-                said = httpx2.post(f"{url}/v1/chat/completions", json=BODY, timeout=60)
-                found.append(said.status_code)
+                result = httpx2.post(f"{url}/v1/chat/completions", json=BODY, timeout=60)
+                found.append(result.status_code)
 
         threads = [threading.Thread(target=ask) for _ in range(8)]
         for thread in threads:

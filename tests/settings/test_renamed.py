@@ -200,9 +200,9 @@ def test_an_option_may_have_an_earlier_name_and_is_noted_in_one_line(
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main([*command, "--alpha", "3"]) == 0
-    said = capsys.readouterr()
-    assert said.out == want.out
-    notes = [line for line in said.err.splitlines() if "--alpha" in line]
+    printed = capsys.readouterr()
+    assert printed.out == want.out
+    notes = [line for line in printed.err.splitlines() if "--alpha" in line]
     assert len(notes) == 1
     assert not missing(notes[0], "decode.alpha decode.length_penalty_alpha")
 

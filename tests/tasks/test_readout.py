@@ -71,11 +71,11 @@ def test_the_settings_of_a_run_say_how_it_is_read(tiny: Any, name: str) -> None:
     given = given_to(made)
     with torch.no_grad():
         read = made.task.read(made.model, given)
-        said = by_hand(made.model, given)
-        torch.testing.assert_close(read.neural.averaged_logits(), said)
+        found = by_hand(made.model, given)
+        torch.testing.assert_close(read.neural.averaged_logits(), found)
         assert (read.ngrams is not None) == (name in ("classify", "tag"))
         if read.ngrams is not None:
-            both = torch.lerp(said, read.ngrams.scores_RC, float(made.model.ngrams.share))
+            both = torch.lerp(found, read.ngrams.scores_RC, float(made.model.ngrams.share))
             torch.testing.assert_close(read.averaged_logits(), both)
         assert set(read.extra_heads) == ({"ctc"} if name == "transcribe" else set())
         if read.extra_heads:

@@ -53,8 +53,8 @@ def test_a_model_worse_than_a_baseline_gets_advice() -> None:
     assert advice(SPECS["classify"], 80.0, BASELINES, accuracy, 100) is None
     assert advice(SPECS["classify"], 60.0, {}, accuracy, 100) is None
     with called_by(Edge.COMMAND_LINE):
-        said = advice(SPECS["classify"], 78.0, BASELINES, accuracy, 100)
-    assert said is not None
+        printed = advice(SPECS["classify"], 78.0, BASELINES, accuracy, 100)
+    assert printed is not None
     for word in (
         "bag of words",
         "accuracy",
@@ -64,13 +64,13 @@ def test_a_model_worse_than_a_baseline_gets_advice() -> None:
         "train.steps=200",
         "docs/",
     ):
-        assert word in said
+        assert word in printed
     assert "79.50" in (advice(SPECS["classify"], 79.5, BASELINES, accuracy, 100) or "")
     assert advice(SPECS["classify"], 0.6, BASELINES, loss, 100) is None
-    said = advice(SPECS["classify"], 0.8, BASELINES, loss, 100) or ""
-    assert "majority class" in said
-    assert "0.700" in said
-    assert "0.800" in said
+    printed = advice(SPECS["classify"], 0.8, BASELINES, loss, 100) or ""
+    assert "majority class" in printed
+    assert "0.700" in printed
+    assert "0.800" in printed
 
 
 def test_a_perfect_model_gets_no_advice_even_if_a_baseline_is_perfect() -> None:
@@ -81,9 +81,9 @@ def test_a_perfect_model_gets_no_advice_even_if_a_baseline_is_perfect() -> None:
 def test_every_task_has_something_that_helps() -> None:
     for spec in SPECS.values():
         assert spec.lacks
-        said = advice(spec, 1.0, BASELINES, METRICS["accuracy"], 1) or ""
-        assert spec.lacks in said
-        assert ("start=" in said) == bool(spec.starts_from)
+        printed = advice(spec, 1.0, BASELINES, METRICS["accuracy"], 1) or ""
+        assert spec.lacks in printed
+        assert ("start=" in printed) == bool(spec.starts_from)
         with called_by(Edge.COMMAND_LINE):
-            said = advice(spec, 1.0, BASELINES, METRICS["accuracy"], 1, tuned=True) or ""
-        assert "--from" not in said
+            printed = advice(spec, 1.0, BASELINES, METRICS["accuracy"], 1, tuned=True) or ""
+        assert "--from" not in printed

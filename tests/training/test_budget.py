@@ -379,23 +379,23 @@ def test_a_torn_line_and_a_flipped_bit_are_found(tmp_path: Path) -> None:
     path = tmp_path / PLAN
     World(120.0, 0.1, path=path).run()
     whole = path.read_bytes()
-    said: list[str] = []
+    found: list[str] = []
     path.write_bytes(whole[:-7])
-    assert Journal(path, said.append).plans == Journal(path).plans
-    assert not said
+    assert Journal(path, found.append).plans == Journal(path).plans
+    assert not found
     assert path.read_bytes() == whole[: whole.rindex(b"\n", 0, -1) + 1]
     path.write_bytes(whole[:-1])
-    Journal(path, said.append).add("time", 1.0)
+    Journal(path, found.append).add("time", 1.0)
     assert path.read_bytes().startswith(whole)
-    assert Journal(path, said.append).plans == Journal(path).plans
-    assert not said
+    assert Journal(path, found.append).plans == Journal(path).plans
+    assert not found
     flipped = bytearray(whole)
     place = whole.index(b'"steps"') + 10
     flipped[place] ^= 1
     path.write_bytes(flipped)
-    assert not Journal(path, said.append).plans
-    assert str(path) in said[0]
-    assert "line 1" in said[0]
+    assert not Journal(path, found.append).plans
+    assert str(path) in found[0]
+    assert "line 1" in found[0]
 
 
 def test_every_line_has_its_kind_and_time(tmp_path: Path) -> None:
@@ -408,17 +408,17 @@ def test_every_line_has_its_kind_and_time(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_stops_nothing(tmp_path: Path) -> None:
-    said: list[str] = []
-    journal = Journal(tmp_path / "gone" / PLAN, said.append)
+    found: list[str] = []
+    journal = Journal(tmp_path / "gone" / PLAN, found.append)
     journal.add("final", 1.0, examples=8, careful=False)
     assert journal.final == Final(examples=8, careful=False)
-    assert str(tmp_path / "gone" / PLAN) in said[0]
+    assert str(tmp_path / "gone" / PLAN) in found[0]
 
 
 def test_half_a_line_on_a_full_disk_does_not_spoil_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    journal, said = Journal(tmp_path / PLAN), list[str]()
+    journal, found = Journal(tmp_path / PLAN), list[str]()
     journal.add("final", 1.0, examples=8, careful=False)
     whole = (tmp_path / PLAN).read_bytes()
 
@@ -431,5 +431,5 @@ def test_half_a_line_on_a_full_disk_does_not_spoil_the_next_one(
         journal.add("final", 2.0, examples=2, careful=False)
     assert (tmp_path / PLAN).read_bytes() == whole
     journal.add("final", 3.0, examples=4, careful=False)
-    assert Journal(tmp_path / PLAN, said.append).final == Final(examples=4, careful=False)
-    assert not said
+    assert Journal(tmp_path / PLAN, found.append).final == Final(examples=4, careful=False)
+    assert not found

@@ -89,8 +89,8 @@ def alone(task: Seq2SeqObjective, model: Seq2Seq, row: int) -> tuple[float, floa
     read = torch.tensor([task.tokenizer.bos, *ids])
     x_ND = model(given, layout, read, model.target_front.collate([read.tolist()])[1])
     logs_NV = model.scores(x_ND).double().log_softmax(-1)
-    said = torch.tensor([*ids, task.tokenizer.eos])
-    nll = -logs_NV[torch.arange(len(said)), said].sum()
+    found = torch.tensor([*ids, task.tokenizer.eos])
+    nll = -logs_NV[torch.arange(len(found)), found].sum()
     right, wrong = task.smoothing
     return float((right - wrong) * nll - wrong * logs_NV.sum()), float(nll)
 

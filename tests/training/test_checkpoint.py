@@ -250,10 +250,10 @@ def test_what_is_newer_than_a_save_does_not_push_it_out(run: Path) -> None:
     """After falling back from damaged checkpoints they must not count among the newest."""
     for step in (1, 2):
         flip(run / "checkpoints" / f"step-{step}" / "model.safetensors", 100)
-    said: list[str] = []
-    made = Checkpoints(run, keep=1, log=said.append)
+    found: list[str] = []
+    made = Checkpoints(run, keep=1, log=found.append)
     assert made.newest() is None
-    assert len(said) == 2
+    assert len(found) == 2
     made.save(snapshot(1))
     assert names(run) == ["step-1"]
     assert same(made.newest(), snapshot(1))
@@ -287,9 +287,9 @@ def flip(path: Path, bit: int) -> None:
 
 
 def damaged_is_passed_over(run: Path) -> None:
-    said: list[str] = []
-    assert same(Checkpoints(run, keep=2, log=said.append).newest(), snapshot(1))
-    (line,) = said
+    found: list[str] = []
+    assert same(Checkpoints(run, keep=2, log=found.append).newest(), snapshot(1))
+    (line,) = found
     assert "\n" not in line
     assert line.startswith("warning: ")
     assert "step-2" in line
@@ -424,8 +424,8 @@ def prepared(run: Path, folder: Path, case: str) -> tuple[Checkpoints, list[str]
     shutil.copytree(run, folder)
     if case == "the only one again":
         shutil.rmtree(folder / "checkpoints" / "step-1")
-    said: list[str] = []
-    return Checkpoints(folder, keep=SAVES[case][1], log=said.append), said
+    found: list[str] = []
+    return Checkpoints(folder, keep=SAVES[case][1], log=found.append), found
 
 
 @pytest.fixture
@@ -483,11 +483,11 @@ def test_an_error_at_any_operation_loses_nothing_and_is_reported_in_one_line(
     results = set()
     for k in range(1, total + 1):
         folder = tmp_path / str(k)
-        made, said = prepared(run, folder, case)
+        made, found = prepared(run, folder, case)
         fail_at(k, OSError(number, os.strerror(number)), partial(made.save, new, best=True))
-        assert len(said) <= 1
-        assert all(os.strerror(number) in line and line.startswith("warning: ") for line in said)
-        assert made.failed == [new.step] * sum(f"step {new.step} " in line for line in said)
+        assert len(found) <= 1
+        assert all(os.strerror(number) in line and line.startswith("warning: ") for line in found)
+        assert made.failed == [new.step] * sum(f"step {new.step} " in line for line in found)
         assert made.newest() is not None  # at once, not only after the next start
         results.add(check_recovery(folder, new))
     assert results == {False, True}
@@ -495,8 +495,8 @@ def test_an_error_at_any_operation_loses_nothing_and_is_reported_in_one_line(
 
 def test_a_full_disk_is_a_warning_and_training_continues(run: Path) -> None:
     """One failure in the middle of the weights, as a disk that fills up gives it."""
-    before, said = digest(run), list[str]()
-    made = Checkpoints(run, keep=2, log=said.append)
+    before, found = digest(run), list[str]()
+    made = Checkpoints(run, keep=2, log=found.append)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))  # then write gives EFBIG
     try:
@@ -504,10 +504,10 @@ def test_a_full_disk_is_a_warning_and_training_continues(run: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert len(made.failed) == 1
-    assert len(said) == 1
-    assert said[0].startswith("warning: ")
-    assert "step 3" in said[0]
-    assert os.strerror(errno.EFBIG) in said[0]
+    assert len(found) == 1
+    assert found[0].startswith("warning: ")
+    assert "step 3" in found[0]
+    assert os.strerror(errno.EFBIG) in found[0]
     assert digest(run) == before
     assert names(run) == ["step-1", "step-2"]
     assert made.save(snapshot(3, size=10_000))
@@ -530,13 +530,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_that_is_really_full(small_disk: Path) -> None:
-    said: list[str] = []
-    made = Checkpoints(small_disk / "run", keep=2, log=said.append)
+    found: list[str] = []
+    made = Checkpoints(small_disk / "run", keep=2, log=found.append)
     saved = [made.save(snapshot(step, size=800)) for step in range(1, 10)]
     assert saved[0] is not None
     assert saved[-1] is None
-    assert len(made.failed) == len(said) == saved.count(None)
-    assert os.strerror(errno.ENOSPC) in said[0]
+    assert len(made.failed) == len(found) == saved.count(None)
+    assert os.strerror(errno.ENOSPC) in found[0]
     after = Checkpoints(small_disk / "run", keep=2, log=quiet)
     good = max(step for step, path in enumerate(saved, 1) if path)
     assert same(after.newest(), snapshot(good, size=800))
@@ -544,13 +544,13 @@ def test_a_disk_that_is_really_full(small_disk: Path) -> None:
 
 
 def test_a_folder_that_becomes_read_only(small_disk: Path) -> None:
-    said: list[str] = []
-    made = Checkpoints(small_disk / "run", keep=2, log=said.append)
+    found: list[str] = []
+    made = Checkpoints(small_disk / "run", keep=2, log=found.append)
     made.save(snapshot(1))
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert made.save(snapshot(2)) is None
-    assert len(said) == 1
-    assert os.strerror(errno.EROFS) in said[0]
+    assert len(found) == 1
+    assert os.strerror(errno.EROFS) in found[0]
     assert same(Checkpoints(small_disk / "run", keep=2, log=quiet).newest(), snapshot(1))
 
 
@@ -566,13 +566,13 @@ def test_a_folder_that_was_removed_is_made_again(run: Path) -> None:
 def test_weights_that_are_not_finite_are_never_written(
     run: Path, file: str, value: float
 ) -> None:  # fmt: skip
-    said: list[str] = []
-    made = Checkpoints(run, keep=2, log=said.append)
+    found: list[str] = []
+    made = Checkpoints(run, keep=2, log=found.append)
     bad = snapshot(3)
     bad.tensors["ema"] = {"a.weight": torch.zeros(4, 4)}
     bad.tensors[file]["a.weight"][2, 1] = value
     assert made.save(bad) is None
-    assert "a.weight" in said[0]
+    assert "a.weight" in found[0]
     assert len(made.failed) == 1
     assert names(run) == ["step-1", "step-2"]
 

@@ -306,10 +306,10 @@ def test_a_run_starts_from_another_with_its_form_and_other_classes(
     settings = load_run_settings(None, ["train.steps=1", "data.valid_size=12"], asked_for)
     assert image_settings(settings).patch == 2
     settings, prepared = resolved(IMAGES, settings, tmp_path)
-    said: list[str] = []
-    Trainer(settings, prepared, Distributed(), said.append)
+    found: list[str] = []
+    Trainer(settings, prepared, Distributed(), found.append)
     assert settings.labels == ("bottom", "left", "right")
-    assert "classes" in said[0]
+    assert "classes" in found[0]
 
 
 def test_confused_classes_show_images() -> None:

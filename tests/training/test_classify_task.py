@@ -245,15 +245,15 @@ def test_a_temperature_is_for_each_window_as_the_weights_have_it(tmp_path: Path)
     settings, prepared = resolved(CLASSIFY, asked("classify", text, model__max_len=16), tmp_path)
     task, model = ClassifyObjective(settings, prepared), model_of(settings)
     apply_temperature(model, 0.2)
-    said = ItemLogits.compute(EvalPass(model, CPU), task.label_type, settings, task.valid_dataset)
+    result = ItemLogits.compute(EvalPass(model, CPU), task.label_type, settings, task.valid_dataset)
     owner = task.valid_dataset.example_index
-    assert len(owner) > said.n == prepared.valid.n
+    assert len(owner) > result.n == prepared.valid.n
     apply_temperature(model, 3.0)
     after = ItemLogits.compute(EvalPass(model, CPU), task.label_type, settings, task.valid_dataset)
-    np.testing.assert_allclose(said.per_example(3.0), after.per_example(), rtol=1e-4)
-    assert np.abs(said.per_example() - after.per_example()).max() > 0.01
-    np.testing.assert_array_equal(said.first(5).per_example(3.0), said.per_example(3.0)[:5])
-    found = said.first(5).temperature(task.valid_truth_N)
+    np.testing.assert_allclose(result.per_example(3.0), after.per_example(), rtol=1e-4)
+    assert np.abs(result.per_example() - after.per_example()).max() > 0.01
+    np.testing.assert_array_equal(result.first(5).per_example(3.0), result.per_example(3.0)[:5])
+    found = result.first(5).temperature(task.valid_truth_N)
     assert found is not None
     assert found.examples == 5
 

@@ -344,12 +344,12 @@ def test_what_is_left_open_is_chosen(tmp_path: Path, fields: bool) -> None:
 
 def test_impossible_settings_are_an_error(tmp_path: Path, plain: Made) -> None:
     text = write_lines(tmp_path / "text")
-    for more, said in (
+    for more, found in (
         ({"train__metric": "bleu"}, r"train\.metric='bleu'.*bits_per_byte"),
         ({"model__family": "encoder"}, r"(?=.*\bcomplete\b)(?=.*\bdecoder\b)(?=.*\bencoder\b)"),
         ({"model__vocab_size": 7}, r"model\.vocab_size.*tokenizer\.vocab_size"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=found):
             resolve_run(settings_for(text, **more), plain[1], CPU)
     settings = resolve_run(settings_for(text, complete__context=40), plain[1], CPU)
     with pytest.raises(ConfigError, match=r"complete\.context=40\b.*model\.max_len=16\b"):
@@ -378,10 +378,10 @@ def test_word_vectors_start_the_model_and_stay_where_they_are_frozen(
         model__tune_embeddings=tuned,
     )  # fmt: skip
     settings, prepared = resolved(CausalLMTask(spec_of("complete")), settings, tmp_path)
-    said: list[str] = []
-    fresh = Trainer(settings, prepared, Distributed(), said.append).model
+    found: list[str] = []
+    fresh = Trainer(settings, prepared, Distributed(), found.append).model
     n = prepared.tokenizer.vocab_size
-    [line] = said
+    [line] = found
     assert vectors in line
     assert re.findall(r"\d+%?", line.replace(vectors, "")) == ["6", f"{6 / n:.0%}"]
     weight_VD = fresh.front.tokens.weight.detach().clone()  # type: ignore[union-attr]

@@ -260,8 +260,8 @@ def test_scores_are_printed_with_the_baseline_in_the_same_unit(plain: Path, caps
     capsys.readouterr()
     assert main(words) == 0
     printed = capsys.readouterr().out
-    for said in ("60", "loss", "perplexity", "token frequencies", "n-grams"):
-        assert said in printed
+    for found in ("60", "loss", "perplexity", "token frequencies", "n-grams"):
+        assert found in printed
 
 
 def test_without_the_training_data_n_grams_are_counted_in_the_other_half_of_the_text(

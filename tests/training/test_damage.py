@@ -140,13 +140,13 @@ def test_damaged_prepared_data_is_found_and_made_again(run: Path, command: list[
         flips = 100 if path.name == "manifest.json" else 5
         assert not_found(path, partial(load_prepared, run), DataError, flips, 5) == [], path
     (run / "data" / "train.source.tokens").write_bytes(b"")
-    said = io.StringIO()
+    found = io.StringIO()
     source, target = (command[command.index(name) + 1] for name in ("--source", "--target"))
     settings = load_run(run)
     settings = replace(settings, data=replace(settings.data, source=(source,), target=(target,)))
-    again = prepare(settings, run, Progress(stream=said))
+    again = prepare(settings, run, Progress(stream=found))
     assert again.fingerprint == whole.fingerprint
-    assert re.search(r"train\.source\.tokens\b.*\b0\b", said.getvalue())
+    assert re.search(r"train\.source\.tokens\b.*\b0\b", found.getvalue())
 
 
 def test_a_run_resumes_with_files_that_can_be_rebuilt(
@@ -238,15 +238,15 @@ def test_damaged_half_made_data_is_made_again(
     }  # fmt: skip
     for path in files:
         for i, content in enumerate(damages(path.read_bytes(), flips=3, cuts=1)):
-            out, said = tmp_path / "run", io.StringIO()
+            out, result = tmp_path / "run", io.StringIO()
             shutil.rmtree(out, ignore_errors=True)
             shutil.copytree(killed, out)
             (out / path.relative_to(killed)).write_bytes(content)
-            prepare(settings, out, Progress(stream=said))
+            prepare(settings, out, Progress(stream=result))
             made = {path.name: path.read_bytes() for path in (out / "data").iterdir()}
             assert made == whole, (path.name, i)
             if len(content) == path.stat().st_size:
-                found = said.getvalue().splitlines()
+                found = result.getvalue().splitlines()
                 assert any(path.name in line for line in found), found
 
 

@@ -110,15 +110,15 @@ def test_it_has_the_teachers_shape_front_and_heads(tmp_path: Path, family: type[
     assert replace(model, n_layers=4, dropout=0.0, **(
         {"decoder": StackSettings()} if family is Seq2SeqSettings else {})) == shape  # fmt: skip
     assert (model.n_layers, model.dropout) == (2, 0.2)
-    student, said = build_model(model, seed=9), []
-    start_student(student, settings, said.append)
+    student, found = build_model(model, seed=9), []
+    start_student(student, settings, found.append)
     theirs = teacher.state_dict()
     for name, tensor in student.state_dict().items():
         old = name
         for number in (1, 0):
             old = old.replace(f"blocks.{number}.", f"blocks.{2 * number}.")
         assert torch.equal(tensor, theirs[old]), name
-    assert all(re.search(r"\b1, 3\b.*\b4\b", line) for line in said)
+    assert all(re.search(r"\b1, 3\b.*\b4\b", line) for line in found)
 
 
 def test_the_student_of_a_pruned_teacher_has_the_heads_of_its_layers(tmp_path: Path) -> None:
@@ -395,10 +395,10 @@ def test_embeddings_may_be_narrower_and_point_where_the_teachers_do(tmp_path: Pa
     folder = saved(tmp_path / "teacher", shape, "embed", teacher)
     settings = run_settings("embed", folder, asked=Overrides({"model.d_embedding": 8}))
     model = student_model(origin(settings), settings)
-    student, said = build_model(model, seed=9), []
-    start_student(student, settings, said.append)
+    student, found = build_model(model, seed=9), []
+    start_student(student, settings, found.append)
     assert student.front.tokens.weight.shape[1] == 8
-    assert re.search(r"\b8\b", said[-1])
+    assert re.search(r"\b8\b", found[-1])
     tokens_N, layout = torch.arange(24), Layout.of([24])
     with torch.no_grad():
         theirs, own = (one.eval().front(tokens_N, layout) for one in (teacher, student))

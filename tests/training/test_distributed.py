@@ -204,9 +204,9 @@ def test_torchrun_starts_and_stops_it(
         time.sleep(0.001)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     os.kill(int(children.read_text().split()[1]), signal.SIGTERM)
-    _, said = process.communicate(timeout=300)
-    assert process.returncode == 1, said
-    assert "exitcode  : 75" in said
+    _, found = process.communicate(timeout=300)
+    assert process.returncode == 1, found
+    assert "exitcode  : 75" in found
     assert server.run(words) == [0, 0], server.said(0)
     assert curve(out) == curve(together)
     assert contents(out) == contents(together)

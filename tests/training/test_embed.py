@@ -420,12 +420,12 @@ def test_the_nearest_lines_of_a_file_are_found(
 
 def test_contradicting_options_are_an_error(run: tuple[Path, RunSettings], tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("\n\n")
-    for options, said in (
+    for options, found in (
         ({"to": "a", "nearest": "b"}, r"to=.*nearest="),
         ({"top": 3}, r"top=.*nearest="),
         ({"nearest": "b", "top": 0}, r"top=0\b.*\b1\b"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=found):
             EMBED.predictor(InferenceRequest(open_run(run[0], device="cpu"), run[1], options))
     with pytest.raises(DataError, match="/empty"):
         EMBED.predictor(

@@ -317,12 +317,12 @@ def test_answers_do_not_depend_on_the_batch_or_on_a_copy_of_the_model(
     prepared: PreparedData, filler: Encoder
 ) -> None:
     lines = [f"{line} 5".replace(word, "[MASK]") for line in LINES for word in line.split()[:3]]
-    said = []
+    found = []
     for models, room in (([filler], 4096), ([filler], 1), ([filler, filler], 4096)):
         made = MaskedLMPredictor(models, prepared.tokenizer, 22, batch_tokens=room)
-        said.append([answer.text for answer in made.answers(lines)])
-    assert said[0] == said[1] == said[2]
-    assert len(said[0]) == len(lines)
+        found.append([answer.text for answer in made.answers(lines)])
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == len(lines)
 
 
 def test_a_line_without_a_gap_is_an_error_that_names_it(
@@ -351,9 +351,9 @@ def test_a_line_longer_than_the_model_is_read_around_its_gaps_or_is_an_error(
 
 def test_a_context_that_does_not_fit_is_an_error(prepared: PreparedData, tmp_path: Path) -> None:
     model = model_settings(prepared)
-    for context, said in ((99, r"fill\.context=99\b.*model\.max_len=24"), (2, r"\b2\b")):
+    for context, found in ((99, r"fill\.context=99\b.*model\.max_len=24"), (2, r"\b2\b")):
         settings = settings_of(tmp_path, model=model, fill=FillSettings(context=context))
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=found):
             room_of(settings.fill, model.max_len)
 
 

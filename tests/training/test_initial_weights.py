@@ -63,10 +63,10 @@ def started(
     folder: Path, model: ModelSettings, task: str, labels: tuple[str, ...] = ()
 ) -> tuple[nn.Module, list[str], Any]:
     new = build_model(model, seed=3)
-    said: list[str] = []
+    found: list[str] = []
     start = StartSettings(run=str(folder))
     settings = RunSettings(task=task, model=model, labels=labels, start=start)
-    return new, said, start_from(new, settings, said.append)
+    return new, found, start_from(new, settings, found.append)
 
 
 def tokenizer() -> Any:
@@ -83,14 +83,14 @@ def test_front_and_body_are_taken_over_and_the_new_head_starts_fresh(tmp_path: P
     model = model_from(FILLING, needs, {"dropout": 0.3}, "fill")
     assert isinstance(model, EncoderSettings)
     assert (model.heads, model.n_labels, model.dropout) == (("classes",), 3, 0.3)
-    new, said, found = started(tmp_path / "fill", model, "classify", ("a", "b", "c"))
+    new, result, found = started(tmp_path / "fill", model, "classify", ("a", "b", "c"))
     body = [name for name in new.state_dict() if not name.startswith("heads.")]
     assert len(body) > 20
     assert all(same(new, old, name) for name in body)
     untouched = build_model(model, seed=3)
     assert same(new, untouched, "heads.classes.linear.weight")
     assert found.initialized == {"heads.classes.linear.weight", "heads.classes.linear.bias"}
-    loaded, unused = said
+    loaded, unused = result
     assert re.search(rf"{re.escape(str(tmp_path))}/fill\b.* {len(body)} .*\bclasses\b", loaded)
     assert re.search(r"\bwords\b.*\b6\b", unused)
 
@@ -128,10 +128,10 @@ def test_a_head_is_kept_for_the_same_labels_and_fresh_for_others(tmp_path: Path)
 def test_a_decoder_keeps_its_word_head(tmp_path: Path) -> None:
     model = DecoderSettings(**SIZES)
     old = saved(tmp_path / "gpt", model, "complete")
-    new, said, _ = started(tmp_path / "gpt", model_from(model, {"heads": ("words",)}, {}, ""),
+    new, found, _ = started(tmp_path / "gpt", model_from(model, {"heads": ("words",)}, {}, ""),
                            "complete")  # fmt: skip
     assert all(same(new, old, name) for name in old.state_dict())
-    assert len(said) == 1
+    assert len(found) == 1
 
 
 REFUSED: list[tuple[dict[str, Any], list[str]]] = [
@@ -377,12 +377,12 @@ def test_a_model_that_writes_reads_as_the_encoder_does_that_it_started_from(
     assert family_of(model) == spec_of(task).families[0]
     assert (model.n_layers, model.stack("decoder").n_layers, model.d_model) == (2, 2, shape.d_model)  # type: ignore[union-attr]
     assert f"{tmp_path}/old" in settings.why["model.family"]
-    new, said = build_model(model, seed=3), list[str]()
-    found = start_from(new, settings, said.append)
+    new, result = build_model(model, seed=3), list[str]()
+    found = start_from(new, settings, result.append)
     torch.testing.assert_close(reads(new, task), reads(old, task))
     fresh = {name for name in new.state_dict() if name.startswith(("target_front.", "decoder."))}
     assert fresh <= found.initialized
-    assert re.search(r"\bdecoder\b.*\bwords\b", said[0])
+    assert re.search(r"\bdecoder\b.*\bwords\b", result[0])
     untouched = build_model(model, seed=3)
     assert all(same(new, untouched, name) for name in found.initialized)
     if task == "transcribe":  # both have the head of CTC
@@ -403,14 +403,14 @@ def test_settings_may_change_the_decoder_and_not_the_encoder(tmp_path: Path) -> 
         tmp_path / "old", "caption", **{"model.decoder.n_layers": 1, "model.decoder.d_ff": 24}
     ).model
     assert (model.stack("decoder").n_layers, model.stack("decoder").d_ff) == (1, 24)
-    for asked, said in (
+    for asked, found in (
         ({"model.d_model": 32}, r"\bd_model=16\b.*\b32\b"),
         ({"model.n_layers": 3}, r"\bn_layers=2\b.*\b3\b"),
         ({"model.image.patch": 2}, r"model\.image\b"),
         ({"lora": {"rank": 4}}, r"lora\.rank=4\b"),
         ({"start": {"freeze": -1}}, r"start\.freeze=-1\b"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=found):
             writing(tmp_path / "old", "caption", **asked)
 
 

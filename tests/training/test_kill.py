@@ -266,10 +266,10 @@ def test_a_full_disk_keeps_the_last_step_and_reports_the_loss(
     """What is in memory is the best so far, and the last checkpoint is old."""
     words = [*command, "--out", str(out)]
     assert server.run(words, hook(SAVE, 7, onward=True, errno=errno.ENOSPC)) == 1, server.said()
-    said = server.said().splitlines()[-1]
-    assert "7, 8, 9, 10, 11, …" in said
-    assert "model.safetensors" in said
-    assert "step 6" in said
+    printed = server.said().splitlines()[-1]
+    assert "7, 8, 9, 10, 11, …" in printed
+    assert "model.safetensors" in printed
+    assert "step 6" in printed
     last = load_file(straight / f"checkpoints/step-{STEPS}/model.safetensors")
     kept = load_file(out / "model.safetensors")
     assert all(torch.equal(kept[name], tensor) for name, tensor in last.items())
@@ -292,9 +292,9 @@ def test_what_the_disk_refuses_at_the_end_is_named_and_the_same_command_makes_it
     words = [*command, "--out", str(out)]
     full = hook(place, count, onward=onward, errno=errno.ENOSPC)
     assert server.run(words, full) == 1, server.said()
-    said = server.said().splitlines()[-1]
-    assert lost in said
-    assert f"step {STEPS}" in said
+    printed = server.said().splitlines()[-1]
+    assert lost in printed
+    assert f"step {STEPS}" in printed
     assert "Traceback" not in server.said()
     assert server.run(words) == 0, server.said()
     assert (out / lost).exists()
@@ -317,10 +317,10 @@ def test_a_run_folder_that_is_removed_in_mid_run_is_made_again_and_is_not_called
     """In a step, in the last save, in the comparison at the end."""
     words = [*command, "--out", str(out)]
     assert server.run(words, hook(place, count, remove=str(out))) == 1, server.said()
-    said = server.said().splitlines()[-1]
-    assert str(out) in said
-    assert "model.safetensors" in said
-    assert "report.html" not in said  # named at the end of a run that lost nothing
+    printed = server.said().splitlines()[-1]
+    assert str(out) in printed
+    assert "model.safetensors" in printed
+    assert "report.html" not in printed  # named at the end of a run that lost nothing
     assert main(["predict", str(out), "--device", "cpu", str(out / "config.toml")]) == 0
     assert server.run(words) == 0, server.said()
     last = f"checkpoints/step-{STEPS}/model.safetensors"

@@ -93,13 +93,13 @@ def test_the_warning_names_settings_that_differ_from_those_of_the_run() -> None:
     train = TrainSettings(steps=2400, schedule="linear", lr=8e-4)
     assert "train.warmup=1200" in plateau_warning(train, preset("transformer-base"), 6.0)
     train = TrainSettings(steps=2400)
-    said = plateau_warning(train, preset("transformer-base"), 6.0)
+    printed = plateau_warning(train, preset("transformer-base"), 6.0)
     for word in ("train.lr=0.0002", "model.block_layout=pre", "train.clip=1"):
-        assert word in said, word
+        assert word in printed, word
     model = replace(preset("transformer-base"), block_layout="pre")
-    said = plateau_warning(replace(train, clip=1.0, warmup=2000), model, 6.0)
+    printed = plateau_warning(replace(train, clip=1.0, warmup=2000), model, 6.0)
     for word in ("warmup", "block_layout", "clip"):
-        assert word not in said, word
+        assert word not in printed, word
 
 
 def test_the_loop_logs_the_warning_and_trains_as_before(tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_the_loop_logs_the_warning_and_trains_as_before(tmp_path: Path) -> None:
     warned.plateau = Plateau(120, 12, 1e-3, "flat loss")
     for loop in (plain, warned):
         loop.run()
-    said = [loop.log.said for loop in (plain, warned) if isinstance(loop.log, Events)]
-    assert [lines.count("flat loss") for lines in said] == [0, 1]
+    found = [loop.log.said for loop in (plain, warned) if isinstance(loop.log, Events)]
+    assert [lines.count("flat loss") for lines in found] == [0, 1]
     assert (weights(plain) == weights(warned)).all()
 
 

@@ -171,14 +171,14 @@ def test_masked_frames_do_not_change_the_output() -> None:
     assert gone.masked_A is not None
     noise = torch.where(gone.masked_A[:, None], torch.randn_like(mel), mel)
 
-    def said(mel_AF: Tensor) -> tuple[Tensor, Tensor]:
+    def output(mel_AF: Tensor) -> tuple[Tensor, Tensor]:
         seen, targets = mask_frames(front, replace(stream.values, mel_AF=mel_AF), gone)
         return model(seen, stream.layout), targets
 
-    (before, targets), (after, others) = said(mel), said(noise)
+    (before, targets), (after, others) = output(mel), output(noise)
     torch.testing.assert_close(after, before)
     assert not torch.allclose(targets, others)
-    assert not torch.allclose(said(mel + torch.randn_like(mel))[0], before)
+    assert not torch.allclose(output(mel + torch.randn_like(mel))[0], before)
 
 
 def test_targets_of_recordings_are_the_frames_of_each_hidden_row() -> None:
@@ -261,12 +261,12 @@ def test_images_without_labels_begin_a_run_with_labels(
     assert MEAN in capsys.readouterr().out
     labelled = ["--media", "s/train.jsonl", "--valid-media", "s/train.jsonl"]
     assert run("train", "classify", "--from", "filled", *labelled, "--out", "seen", *STEPS) == 0
-    said = capsys.readouterr().err
-    assert re.search(r"\bfilled\b.*\btensors\b.*\bclasses\b", said)
-    assert re.search(r"^(?!.*\bfilled\b).*\bmask\b.*\brebuild\b", said, re.MULTILINE)  # not used
+    printed = capsys.readouterr().err
+    assert re.search(r"\bfilled\b.*\btensors\b.*\bclasses\b", printed)
+    assert re.search(r"^(?!.*\bfilled\b).*\bmask\b.*\brebuild\b", printed, re.MULTILINE)  # not used
     assert run("train", "fill", "--from", "seen", *media, "--out", "again", *STEPS) == 0
-    said = capsys.readouterr().err
-    assert re.search(r"\bseen\b.*\btensors\b.*\bmask\b.*\brebuild\b", said)
+    printed = capsys.readouterr().err
+    assert re.search(r"\bseen\b.*\btensors\b.*\bmask\b.*\brebuild\b", printed)
     assert run("predict", "filled", "s/images.npy") == 2
     assert "--from filled" in capsys.readouterr().err
 

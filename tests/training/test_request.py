@@ -112,9 +112,9 @@ def test_steps_with_a_budget_are_an_error_except_from_a_recipe(
     recipe.write_text(f'task = "complete"\n[data]\ntext = ["{recipe}"]\n[train]\nsteps = 5\n')
     request = TrainRequest(task=None, recipe=recipe, budget="5m")
     assert request.resolve().budget_s == 300.0
-    said = Overrides.from_arguments(["train.steps=5"])
+    found = Overrides.from_arguments(["train.steps=5"])
     with pytest.raises(ConfigError, match=r"train\.steps=5"):
-        TrainRequest(task=None, recipe=recipe, budget="5m", overrides=said).resolve()
+        TrainRequest(task=None, recipe=recipe, budget="5m", overrides=found).resolve()
 
 
 def test_a_request_without_a_task_names_a_recipe_where_there_is_one() -> None:

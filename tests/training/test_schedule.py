@@ -110,11 +110,11 @@ def check_rates(train: TrainSettings, steps: int, d_model: int) -> None:
     there says so."""
     peak, warmup = peak_lr(train, steps, d_model), warmup_steps(train, steps)
     assert peak <= published_peak(train, d_model) * (1 + 1e-12)
-    said = schedule_line(train, steps, d_model)
+    found = schedule_line(train, steps, d_model)
     if train.warmup is None:
         assert warmup < steps
-    assert re.search(rf"\b{warmup:,}\b", said)
-    assert ("train.warmup=" in said) == (warmup >= steps > 1)
+    assert re.search(rf"\b{warmup:,}\b", found)
+    assert ("train.warmup=" in found) == (warmup >= steps > 1)
 
 
 def test_a_recipe_with_fewer_steps_has_no_higher_rate() -> None:

@@ -127,8 +127,8 @@ def test_a_killed_run_resumes_after_the_last_block(
     made = make_distilled(prepared, settings, tmp_path / "run", CPU, slow)
     assert targets(made) == straight
     # What was there is not counted as work of this process.
-    said = slow.stream.getvalue().splitlines()[0]
-    assert f" 120/{prepared.train.n}" in said
+    printed = slow.stream.getvalue().splitlines()[0]
+    assert f" 120/{prepared.train.n}" in printed
     assert not part.exists()
     assert np.asarray(made.train["target"].lengths).dtype == np.int32
 

@@ -130,8 +130,8 @@ def test_a_second_signal_ends_the_process_at_once(
     server: Server, first: signal.Signals, second: signal.Signals
 ) -> None:
     child, limit = server.start(CHILD), time.monotonic() + 300
-    for said, number in (("ready", first), ("asked", second)):
-        while said not in server.said():
+    for found, number in (("ready", first), ("asked", second)):
+        while found not in server.said():
             assert time.monotonic() < limit, server.said()
             time.sleep(0.005)
         os.kill(child, number)

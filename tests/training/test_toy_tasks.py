@@ -50,8 +50,8 @@ def test_a_toy_task_is_learned_without_a_mistake(
     assert min(time.monotonic() - begun, time.process_time() - used) < 120
     capsys.readouterr()
     assert main(["predict", f"{tmp_path}/run", f"{tmp_path}/test"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said == [" ".join(line[::step]) for line in unseen]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [" ".join(line[::step]) for line in unseen]
 
 
 SHAPED = [

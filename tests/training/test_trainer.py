@@ -369,9 +369,9 @@ def test_a_run_that_diverges_stops_and_shows_the_examples(
     command += ["data.valid_size=4", "train.lr=1e30", "train.schedule=constant", "train.warmup=3"]
     command += ["train.save_every=1", "train.max_bad_steps=4"]
     assert main(command) == 2
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     pattern = r"\b4\b.*\bbad-batch\.json\b.*\btrain\.lr\b"
-    assert re.search(pattern, said.splitlines()[-1])
+    assert re.search(pattern, printed.splitlines()[-1])
     shown = json.loads((out / "bad-batch.json").read_text())
     assert shown["step"] >= 5
     assert {(e["source"], e["target"]) for e in shown["examples"]} <= {

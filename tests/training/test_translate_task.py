@@ -156,12 +156,12 @@ def test_rdrop_is_its_formula(prepared: PreparedData, tokens: int | None) -> Non
     task, model = task_of(prepared), model_of(prepared, dropout=0.3).train()
     part = some(task)
     batch = task.batch(part, CPU, tokens and task.fixed(tokens))
-    said = [word for row in part.rows.rows for word in labels(prepared, row)]
-    assert (len(batch.targets.targets_N) > len(said)) == (tokens is not None)
+    result = [word for row in part.rows.rows for word in labels(prepared, row)]
+    assert (len(batch.targets.targets_N) > len(result)) == (tokens is not None)
     torch.manual_seed(5)  # the same numbers are dropped in both computations
     found = rdrop(task, ALPHA)(model, batch)
     torch.manual_seed(5)
-    loss, nll = rdrop_by_hand(model, batch, said)
+    loss, nll = rdrop_by_hand(model, batch, result)
     torch.testing.assert_close(found.sum, loss, rtol=1e-5, atol=0.0)
     torch.testing.assert_close(found.nll, nll, rtol=1e-5, atol=0.0)
     ours, theirs = gradient(found.sum, model), gradient(loss, model)

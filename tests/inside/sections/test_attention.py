@@ -217,14 +217,14 @@ def test_a_block_is_named_by_its_positions_and_lists_only_visible_ones(
     causal = dataclasses.replace(found, attention={"self": [weights_HTS]})
     look = look_data("A", LookInputs(trace=causal), NAMES[1:])
     shown = open_page(browser, page("t", [look]), tmp_path, state="tab=attention&row=1")
-    said = shown.locator(".says")
-    assert re.match("3–4.*w2 w3", said.inner_text())
+    printed = shown.locator(".says")
+    assert re.match("3–4.*w2 w3", printed.inner_text())
     assert set(values(shown, ".says [data-value]")) <= {0, 1}
     assert shown.locator(".token").count() == 0
     assert "2 × 2" in shown.locator("main").inner_text()
     shown.keyboard.press("ArrowLeft")
     assert set(values(shown, ".says [data-value]")) == {0}
-    assert re.match("1–2.*w0 w1.*1–2 ", said.inner_text())
+    assert re.match("1–2.*w0 w1.*1–2 ", printed.inner_text())
     shown.evaluate("location.hash = '#tab=attention&row=150'")
-    said.locator("b:text-is('301')").wait_for()  # the last one is alone
+    printed.locator("b:text-is('301')").wait_for()  # the last one is alone
     shown.close()

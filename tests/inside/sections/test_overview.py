@@ -90,15 +90,15 @@ def test_warnings_name_unknown_tokens_heads_off_and_hidden_tokens(translated: Lo
         meta={"off": ["cross.0.1"], "hidden": [["source", 1]]},
     )
     ended = replace(found, reading=replace(found.reading, finished=True))
-    cut, *said = [
+    cut, *result = [
         warning["text"] for warning in section(LookInputs(run=run, trace=found))["warnings"]
     ]
     # What was cut has one warning more, which comes first.
-    assert said == [one["text"] for one in section(LookInputs(run=run, trace=ended))["warnings"]]
-    assert cut not in said
-    assert figures(said[0]) == ["1"]
-    assert "cross 1.2" in said[1]
-    assert display_piece(stream.pieces[1]) in said[2]
+    assert result == [one["text"] for one in section(LookInputs(run=run, trace=ended))["warnings"]]
+    assert cut not in result
+    assert figures(result[0]) == ["1"]
+    assert "cross 1.2" in result[1]
+    assert display_piece(stream.pieces[1]) in result[2]
 
 
 def test_the_page_shows_them(browser: Any, translated: LookInputs, tmp_path: Path) -> None:
