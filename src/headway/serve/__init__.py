@@ -1,4 +1,4 @@
-"""Any run as an HTTP service: `headway.serve.app(runs)` is the ASGI application of `headway serve`.
+"""HTTP service for any run: `headway.serve.app(runs)` is the ASGI application of `headway serve`.
 
 It builds on the object that `headway.load` returns and has no code for single tasks. Starlette,
 uvicorn and python-multipart come with `pip install 'headway[serve]'`.

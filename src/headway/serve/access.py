@@ -1,10 +1,10 @@
-"""Checks before any route: the host that a request is addressed to, its origin and its key.
+"""Checks before any route: the host that a request is addressed to, its origin and its API key.
 
-Requests for which every queue is full are rejected from their raw bytes, before they are parsed. In
-an overload these rejections are most of the work, and they compete with the models for the CPU. So
-the responses are built once, and the event loop pauses between batches of them. With ten times as
-many requests as it can answer, the shipped translator answers 82 % of its peak on two cores, and
-31 % if the requests take the normal path (`python -m benchmarks.serve --only overload`).
+If every queue is full, requests are rejected from their raw bytes, before they are parsed. In an
+overload these rejections are most of the work, and they compete with the models for the CPU. So the
+responses are built once, and the event loop pauses between batches of them. With ten times as many
+requests as it can answer, the shipped translator answers 82 % of its peak on two cores, and 31 % if
+the requests take the normal path (`python -m benchmarks.serve --only overload`).
 """
 
 from __future__ import annotations
@@ -32,33 +32,35 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 LONGEST_ID = 128
-"""Characters of a request id that a client may choose: a UUID and a prefix fit."""
+"""Limit on the characters of a request id that a client chooses: enough for a UUID with a
+prefix."""
 
 HEAD = re.compile(
     rb"POST (/[\w/.-]{1,100}) HTTP/1\.1\r\n"
     rb"((?:[A-Za-z0-9-]+: ?[\x21-\x7e][\x20-\x7e]*\r\n){1,64})\r\n"
 )
-"""Request head as common clients write it. All other requests take the normal path."""
+"""Pattern of a request head as common clients write it. Other requests take the normal path."""
 
 SLOW_PATH_HEADERS = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"connection"})
-"""Headers that need the full HTTP parser, except for `Connection: keep-alive`."""
+"""Headers that need the full HTTP parser. `Connection: keep-alive` is an exception."""
 
 REST = 0.025
-"""Seconds that the event loop pauses while it rejects requests, so that several accumulate."""
+"""Seconds that the event loop pauses while it rejects requests, so that several of them
+accumulate."""
 
 KEPT_HEADS, LONGEST_HEAD = 256, 2048
-"""Number of cached request heads, and the most bytes of one."""
+"""Limits of the cache of request heads: their number, and the bytes of one head."""
 
 
 @dataclass(frozen=True)
 class RequestHead:
-    """Parsed head of a request that passes all checks and only needs a free place."""
+    """Parsed head of a request that passes all checks and needs only a place in a queue."""
 
     path: str
     length: int
     key: str | None
     request_id: str
-    """The client's own id of the request (`X-Request-Id`), or an empty text."""
+    """Request id that the client chose (`X-Request-Id`), or an empty string."""
 
 
 class AccessControl:
@@ -73,22 +75,25 @@ class AccessControl:
         self.plain_error_paths = {one.path for one in table if one.plain_errors}
         self.queued_paths = {one.path for one in table if one.queues}
         self._heads: dict[bytes, RequestHead] = {}
-        """Parsed heads by their bytes: a client sends the same bytes with every request."""
+        """Cache of parsed heads by their bytes, because a client sends the same bytes with every
+        request."""
 
         self._rejection_bytes: dict[tuple[bool, int], tuple[bytes, bytes]] = {}
-        """Bytes of a rejection before and after its id, by error format and seconds to wait."""
+        """Bytes of a rejection before and after the request id, by error format and seconds to
+        wait."""
 
         self._rejected: Counter[str] = Counter()
-        """Rejected requests by path, since the last pause."""
+        """Number of rejected requests by path, since the last pause."""
 
         self._admitted = 0
-        """Requests that were let in and have no place in a queue yet."""
+        """Number of requests that passed and are not in a queue yet."""
 
     def check(
         self, where: tuple[str, str], headers: Iterable[tuple[bytes, bytes]],
         given: Mapping[str, str],
     ) -> tuple[RequestRejected | None, str | None]:  # fmt: skip
-        """Why the request is rejected (None: it is not), and the name of its key."""
+        """Check a request. Return its rejection (None if it is allowed), and the name of its API
+        key."""
         hosts = [value for name, value in headers if name == b"host"]
         if self.hosts is not None:
             name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
@@ -118,7 +123,7 @@ class AccessControl:
     def record(
         self, where: tuple[str, str], status: int, began: float, key: str | None, number: str
     ) -> None:
-        """Record an answered request in the metrics and in the log."""
+        """Record an answered request in the metrics and the log."""
         took = time.perf_counter() - began
         path = where[1] if where[1] in self.known_paths else "other"
         path = "/v1/models/{model}" if where[1].startswith("/v1/models/") else path
@@ -128,9 +133,9 @@ class AccessControl:
             _log(where[0], path, status, took, key, number)
 
     def reject_early(self, data: bytes) -> bytes | None:
-        """Reject these bytes if they are one complete request to a model and every queue is full.
+        """Return the rejection of a complete request to a model, if every queue is full.
 
-        None: they take the normal path.
+        None: the bytes take the normal path.
         """
         room = self.service.free_slots
         if room is None:
@@ -155,7 +160,8 @@ class AccessControl:
         return b"%b%b%b" % (before, number.encode(), after)
 
     def _parse_head(self, text: bytes) -> RequestHead | None:
-        """The parsed head, if this request would pass all checks."""
+        """Parse a request head. None if the request would not pass all checks, or needs the full
+        HTTP parser."""
         found = HEAD.fullmatch(text)
         if found is None or (path := found[1].decode()) not in self.queued_paths:
             return None
@@ -199,13 +205,15 @@ class AccessControl:
         return self._rejection_bytes[plain, wait]
 
     def _reset_admitted(self) -> None:
-        """Reset the count: a request with a complete body gets its place in its first step."""
+        """Reset the count, because a request with a complete body enters a queue in its first
+        step."""
         self._admitted = 0
 
     def pause(self) -> None:
-        """Pause after rejections until a worker has answers, at most for `REST` seconds.
+        """Pause the event loop after rejections until a worker has answers, at most for `REST`
+        seconds.
 
-        Each time the event loop wakes it takes the CPU from the models, and a rejection that comes
+        Each time the event loop wakes, it takes the CPU from the models. A rejection that comes
         slightly later does no harm.
         """
         for path, times in self._rejected.items():
@@ -226,7 +234,7 @@ def _log(
 
 
 def request_id_of(given: Mapping[str, str]) -> str:
-    """The client's own id of a request, or a new one."""
+    """Request id that the client chose, or a new one."""
     own = given.get("x-request-id", "")
     plain = 0 < len(own) <= LONGEST_ID and own.isascii() and own.isprintable()
     return own if plain else secrets.token_hex(8)

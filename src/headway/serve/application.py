@@ -1,7 +1,7 @@
-"""The ASGI application: the routes, and the checks before all of them.
+"""ASGI application: the routes, and the checks before all of them.
 
 Before a route runs, the request must be addressed to this server, must not come from a page of
-another site, and must have a key where keys are needed. All errors have one format. Logs contain
+another site, and must have an API key if keys are needed. All errors have one format. Logs contain
 no text of users, only the route, the status, the time and the name of the key.
 """
 
@@ -47,16 +47,17 @@ POLICY = (
     "img-src 'self' data: blob:; media-src blob:; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
-"""Content Security Policy of the page at `/`: no inline code, nothing from other sites."""
+"""Content Security Policy of the page at `/`: no inline code, and nothing from other sites."""
 
 KEY_IN = {
     FORM_URLENCODED: re.compile(rb"(?:\A|&)api_key=([^&]{1,2000})"),
     "application/json": re.compile(rb'"api_key"\s*:\s*("(?:[^"\\]|\\.){1,2000}")'),
 }
-"""Patterns that find a client's API key in a body, by media type."""
+"""Pattern that finds the API key in a body, by media type."""
 
 CLIENT_CLOSED_REQUEST = 499
-"""Status in logs and metrics of a request whose client disconnected before the response."""
+"""Status in logs and metrics of a request whose client disconnected before the response (from
+nginx)."""
 
 
 def create_app(
@@ -69,7 +70,7 @@ def create_app(
     home: str | None = None,
     looks: LookService | None = None,
 ) -> Starlette:
-    """Build the application of `headway.serve.app`.
+    """Build the ASGI application of `headway.serve.app`.
 
     `home`: HTML to serve at `/` instead of our page. `looks`: the object that answers the requests
     of that page.
@@ -123,7 +124,7 @@ def _routed(service: Service, route: Route) -> Routed:
             return Response(status_code=499)
         except (RequestRejected, UserError) as error:
             problem = as_rejection(error) if isinstance(error, UserError) else error
-            # A 413 for a value only: OpenAI also answers 413 to a body that is too large.
+            # OpenAI answers 413 only for a body that is too large, not for a value.
             is_value = problem.status == 422 or (problem.status == 413 and problem.param)
             if is_value and route.invalid_value_status is not None:
                 problem.status = route.invalid_value_status
@@ -145,7 +146,8 @@ async def _find_body_key(service: Service, request: Request) -> None:
 
 
 async def _body_key(service: Service, request: Request) -> str | None:
-    """The API key in the body, found without parsing the JSON: parsing is slow and needs a key."""
+    """API key in the body, found without parsing the JSON: parsing is slow and only allowed with a
+    key."""
     kind = media_type_of(request)
     if kind == "multipart/form-data":  # the form parser separates files from fields
         with contextlib.suppress(RequestRejected):
@@ -166,7 +168,7 @@ async def _body_key(service: Service, request: Request) -> str | None:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """Response to an unknown path or a method that the path does not have."""
+    """Response for an unknown path, or for a method that the path does not support."""
     status = getattr(error, "status_code", 404)
     said = {404: "unknown path. /openapi.json lists all paths.",
             405: "method not allowed for this path. /openapi.json lists the methods."}  # fmt: skip
@@ -175,7 +177,10 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _internal_error(error: Exception) -> RequestRejected:
-    """Log a bug and return its response. The error's text is not logged: it may quote a user."""
+    """Log a bug and return its response.
+
+    The text of the error is not logged, because it may quote a user.
+    """
     log.error("unexpected error: %s", type(error).__name__, exc_info=error if DEBUG else None)
     return RequestRejected(
         500, f"internal error ({type(error).__name__}). This is a bug in headway."
@@ -187,11 +192,12 @@ def error_response(problem: RequestRejected, *, plain: bool = False) -> Response
 
 
 DEBUG = False
-"""Whether tracebacks are logged; they may quote parts of requests."""
+"""Whether tracebacks are logged. By default they are not, because they may quote requests."""
 
 
 class RequestMiddleware:
-    """Middleware before every route: request ids, hosts, origins, keys, headers, logs, metrics."""
+    """Middleware before every route: request ids, allowed hosts, origins, API keys, headers, logs
+    and metrics."""
 
     def __init__(self, app: ASGIApp, *, access: AccessControl) -> None:
         self.app, self.service, self.access = app, access.service, access
@@ -226,7 +232,7 @@ class RequestMiddleware:
             try:
                 await send(message)
             except Exception as error:
-                # h11 raises this if the request turned out not to be HTTP: no response is possible.
+                # h11 raises this if the data turned out not to be HTTP, so no response is possible.
                 if type(error).__name__ != "LocalProtocolError":
                     raise
                 raise OSError("no response can be sent on this connection") from error
@@ -250,7 +256,8 @@ class RequestMiddleware:
             self.access.record(where, status, began, scope["headway_key"], number)
 
     def policy(self, message: Message) -> str:
-        """The policy of our page; a `home` page brings its own, with the hashes of its scripts."""
+        """Content Security Policy of our page. A `home` page has its own, with the hashes of its
+        scripts."""
         return POLICY if self.service.home is None else "frame-ancestors 'none'"
 
 

@@ -1,7 +1,7 @@
 """Cost of a request, and how long this machine takes for it.
 
-The unit is a token of one hypothesis: a text costs its tokens times the beams of its search. What a
-unit takes is measured per model, first when the server starts.
+The unit is a token of one hypothesis: a text costs its tokens times the beam width of its search.
+The time per unit is measured for each model, first when the server starts.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ BYTES_PER_TOKEN = 4
 """UTF-8 bytes per token. The shipped translators have 4.0 on their validation texts."""
 
 VALUES_PER_ROW = 1000
-"""Pixels or samples: an image of 224 x 224 has about 150 rows, a second of audio 16."""
+"""Pixels or samples per unit of cost: an image of 224 x 224 has about 150 positions, a second of
+audio 16."""
 
 SMALL_SECONDS = 0.25
-"""Requests below this are small. Each rank above is four times as long."""
+"""Duration below which requests are small (rank 0). Requests of each higher rank take up to four
+times as long."""
 
 GUESSED_FLOPS = 2e10
-"""Operations per second of a machine on which nothing was measured yet."""
+"""Assumed operations per second of a machine until the first measurement."""
 
 MEASURED_FROM = 128
-"""Units of a batch that is measured. In smaller ones fixed costs dominate."""
+"""Smallest cost of a batch that is measured. In smaller batches fixed costs dominate."""
 
 REMEMBERED = 8
-"""Measured batches that are kept. The fastest counts: the others ran on a busy machine."""
+"""Number of measured batches that are kept. The fastest one counts, because the machine may have
+been busy during the others."""
 
 
 def tokens_in(question: object) -> float:
-    """Tokens of an input, estimated without a tokenizer."""
+    """Number of tokens in an input, estimated without a tokenizer."""
     if isinstance(question, str):
         return len(question.encode("utf-8", "replace")) / BYTES_PER_TOKEN
     if isinstance(question, Mapping):
@@ -54,7 +57,7 @@ def tokens_in(question: object) -> float:
 def cost_of(
     questions: Iterable[object], spec: Spec, decode: DecodeSettings, context: int | None
 ) -> float:
-    """Cost of all inputs of a request in units. `context`: the model's input limit in tokens."""
+    """Cost of all inputs of a request. `context`: the model's input limit in tokens."""
     width = decode.width if spec.writes else 1
     known = [size for size in (decode.max_len, context) if size is not None]
     written = min(known, default=0) if spec.continues else 0
@@ -62,14 +65,14 @@ def cost_of(
 
 
 class LatencyEstimator:
-    """Seconds per unit of cost of one model."""
+    """Estimates how long one model takes per unit of cost."""
 
     def __init__(self) -> None:
         self._measured: deque[float] = deque(maxlen=REMEMBERED)
         self._guess = 0.0
 
     def guess_from_size(self, n_weights: int) -> None:
-        """Estimate the seconds per unit from the number of weights, until they are measured."""
+        """Estimate the time per unit from the number of weights, until it is measured."""
         self._guess = 2 * n_weights / GUESSED_FLOPS
 
     @property
@@ -84,6 +87,7 @@ class LatencyEstimator:
         return cost * (min(self._measured) if self._measured else self._guess)
 
     def rank(self, cost: float) -> int:
-        """0 for small requests; running ones are interrupted for those of lower ranks."""
+        """Rank of a cost: 0 for small requests. Running requests are interrupted for those of lower
+        ranks."""
         ratio = self.seconds(cost) / SMALL_SECONDS
         return 0 if ratio <= 1 else math.ceil(math.log(ratio, 4))

@@ -1,4 +1,4 @@
-"""Errors of requests: a status, one sentence, and the name of the wrong field."""
+"""Errors of requests: an HTTP status, a message, and the name of the wrong field."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ERROR_TYPES = {
 
 
 class RequestRejected(Exception):
-    """An error response to the client: a status and a message."""
+    """Error response to the client, with an HTTP status and a message."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class RequestRejected(Exception):
         self.headers = dict(headers or {})
 
     def body(self, *, plain: bool = False) -> dict[str, object]:
-        """The error in OpenAI's format, or with `plain` in LibreTranslate's."""
+        """Body of the error in OpenAI's format, or with `plain` in LibreTranslate's."""
         message = " ".join(str(self).split())
         if plain:
             return {"error": message}
@@ -48,4 +48,4 @@ class RequestRejected(Exception):
 
 
 class ModelFailed(Exception):
-    """The model failed on a request that is valid."""
+    """Raised when the model fails on a valid request."""

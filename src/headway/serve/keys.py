@@ -17,7 +17,7 @@ HEAD = "# Keys of `headway serve`: a name and the SHA-256 of its key in each lin
 
 
 class Keys:
-    """Names and hashes of keys. A key has 256 random bits, so an unsalted hash is safe."""
+    """API keys: their names and hashes. A key has 256 random bits, so an unsalted hash is safe."""
 
     def __init__(self, hashes: Iterable[tuple[str, bytes]]) -> None:
         self._hashes = tuple(hashes)
@@ -29,16 +29,16 @@ class Keys:
 
     @classmethod
     def of(cls, *keys: str) -> Keys:
-        """Make the object from plain keys, for tests: `Keys.of("secret")`."""
+        """Make the object from plain keys: `Keys.of("secret")`. It is used in tests."""
         return cls((f"key-{n}", _hash(key)) for n, key in enumerate(keys, 1))
 
     @classmethod
     def read(cls, path: str | Path) -> Keys:
-        """Read a file that `headway serve --new-key` wrote."""
+        """Read a key file that `headway serve --new-key` wrote."""
         return cls(_lines(Path(path)))
 
     def name_of(self, key: str) -> str | None:
-        """The name of a key, or None. All hashes are compared, each in constant time."""
+        """Name of a key, or None. All hashes are compared, each in constant time."""
         given, found = _hash(key), None
         for name, one in self._hashes:
             if secrets.compare_digest(given, one):

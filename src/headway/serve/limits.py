@@ -101,7 +101,8 @@ class Limits(TracksExplicit):
 
 
 class RetryAfter:
-    """The wait that rejected clients are given, so that all of them find a place when they retry.
+    """Computes the `Retry-After` of rejections, so that all rejected clients find a place when they
+    retry.
 
     After a shorter time they would be rejected again and again.
     """

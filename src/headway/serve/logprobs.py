@@ -1,4 +1,5 @@
-"""`logprobs` of OpenAI's routes: tokens, their positions in the text and log-probabilities."""
+"""Log-probabilities of tokens (`logprobs`) in OpenAI's routes, with the positions of the tokens in
+the text."""
 
 from __future__ import annotations
 
@@ -13,18 +14,18 @@ from headway.tasks.answers import TextAnswer
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """One token as `logprobs` shows it."""
+    """Token with its log-probability, as `logprobs` shows it."""
 
     token: str
     log_prob: float | None
     top: list[tuple[str, float]] | None
     start: int
     end: int
-    """Its position in the text: `start` and `end` in characters."""
+    """Position of the token in the text: `start` and `end` in characters."""
 
 
 class OutputLogprobs:
-    """Tokens of one output in order, each returned once, as far as its text was sent."""
+    """Tokens of one output in order. Each is returned once, when its text has been sent."""
 
     def __init__(
         self, worker: InferenceWorker, member: BatchMember, output_index: int, before: str | None
@@ -45,7 +46,8 @@ class OutputLogprobs:
         self.text_stream = TextStream(self.tokenizer, prompt)
 
     def take_until(self, end: int) -> list[TokenLogprob]:
-        """New tokens whose text ends at or before `end`, which does not count the prompt."""
+        """Return the new tokens whose text ends at or before `end`, which does not count the
+        prompt."""
         self._read(len(self.member.log_probs[self.output_index]))
         n, end = self.n_returned, end + self.offset
         while n < len(self.steps) and (
@@ -55,7 +57,8 @@ class OutputLogprobs:
         return self._take(n)
 
     def take_rest(self, out: TextAnswer) -> list[TokenLogprob]:
-        """All remaining tokens, without those of the stop string: it is not part of the text."""
+        """Return all remaining tokens, without those of the stop string, which is not part of the
+        text."""
         self._read(len(out.tokens))
         n, end = self.n_prompt + len(out.tokens), self.offset + len(out.text)
         while has_stop_string(out) and n > self.n_prompt and self.steps[n - 1].end > end:
@@ -90,14 +93,15 @@ class OutputLogprobs:
 def _prompt_logprob(
     member: BatchMember, at: int
 ) -> tuple[float | None, list[tuple[int, float]] | None]:  # fmt: skip
-    """The log-probability of one prompt token, and the most likely tokens at its position."""
+    """Log-probability of a prompt token, and the most likely tokens at its position."""
     log_prob = member.prompt_log_probs[at] if at < len(member.prompt_log_probs) else None
     known = 0 < at <= len(member.prompt_top_log_probs)
     return log_prob, member.prompt_top_log_probs[at - 1] if known else None
 
 
 def logprobs_by_name(out: TextAnswer, behind: int) -> list[TokenLogprob]:
-    """Steps of an output that was not generated step by step: lengths come from token names."""
+    """Tokens of an output that was not generated step by step. Their lengths in the text come from
+    token names."""
     found: list[TokenLogprob] = []
     for token, log_prob in zip(out.tokens, out.token_log_probs, strict=False):
         name = _readable(token)

@@ -27,7 +27,7 @@ from headway.serve.errors import RequestRejected
 from headway.settings.run import media_settings
 
 KEPT = 8
-"""Number of uploaded files that are kept, each at the size that the model reads."""
+"""Limit on the uploaded files that are kept, each at the size that the model reads."""
 
 
 class LookService:
@@ -46,14 +46,14 @@ class LookService:
 
     @property
     def waiting(self) -> int:
-        """Number of pages that are being computed or wait for it."""
+        """Number of pages that are being computed or are waiting."""
         self._futures = [work for work in self._futures if not work.done()]
         return len(self._futures)
 
     def submit(
         self, run: Run, values: Mapping[str, Any], data: bytes | None, post: str
     ) -> asyncio.Future[Page]:
-        """Compute the page of a request. `data`: bytes of an uploaded file. `post`: URL to which
+        """Compute the page for a request. `data`: bytes of an uploaded file. `post`: URL to which
         the page sends its updates."""
         if self.waiting > self.max_waiting:
             raise RequestRejected(
@@ -107,7 +107,7 @@ class LookService:
 
 
 DEFAULT_TEXT = "Hello."
-"""First input of the page if no text is given."""
+"""Input of the first page if no text is given."""
 
 
 def live_page(
@@ -117,7 +117,7 @@ def live_page(
     change: Intervention,
     extras: LookOptions,
 ) -> tuple[str, LivePage]:
-    """The first page of `headway look --serve`, and the object that answers its updates."""
+    """Make the first page of `headway look --serve`, and the object that answers its updates."""
     media = text if isinstance(text, MediaInput) else None
     live = LivePage.of(run.opened.inspection_copy(), ask, extras, media)
     first = media.name if media is not None else text or DEFAULT_TEXT

@@ -1,4 +1,4 @@
-"""Memory of a server: bytes of a model and of the process, and fewer allocator arenas."""
+"""Memory of a server: size of a model and of the process, and a limit on allocator arenas."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from torch import nn
 from headway.nn.linear import Linear
 
 M_ARENA_MAX, ARENAS = -8, 2
-"""glibc gives each thread its own arena, which keeps freed memory. Eight loaded translators take
-723 MB with two arenas and 833 MB with one arena per thread."""
+"""glibc's option for the number of arenas, and its value.
+
+By default each thread has its own arena, which keeps freed memory. Eight loaded translators take
+723 MB with two arenas and 833 MB with one arena per thread.
+"""
 
 
 def share_arenas() -> None:
-    """Let all threads allocate from two arenas. It has no effect on other C libraries."""
+    """Limit the memory allocator of glibc to two arenas for all threads. No effect with other C
+    libraries."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
 
 
 def model_bytes(models: Iterable[nn.Module]) -> int:
-    """Bytes of weights, and of their packed copies (`nn/cpu_packed.py`)."""
+    """Size in bytes of a model's weights and their packed copies (`nn/cpu_packed.py`)."""
     total = 0
     for model in models:
         held = {tensor.data_ptr(): tensor for tensor in [*model.parameters(), *model.buffers()]}
@@ -35,7 +39,7 @@ def model_bytes(models: Iterable[nn.Module]) -> int:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process in bytes; 0 where the system does not report it."""
+    """Resident memory of this process in bytes; 0 if the system does not report it."""
     with suppress(OSError, ValueError, IndexError):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")

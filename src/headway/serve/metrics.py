@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 MetricLabels = tuple[tuple[str, str], ...]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of histogram buckets in seconds: the defaults of Prometheus, and three longer
+"""Upper bounds of histogram buckets for durations: the defaults of Prometheus, and three longer
 ones."""
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Upper bounds of histogram buckets of batch sizes: powers of two."""
+"""Upper bounds of histogram buckets for batch sizes: powers of two."""
 
 
 class Metrics:
@@ -27,7 +27,8 @@ class Metrics:
         self._gauges: dict[str, list[tuple[MetricLabels, Callable[[], float]]]] = {}
 
     def counter(self, name: str, help: str, **known: str) -> Callable[..., None]:
-        """Add a counter and return a function that adds to it. `known`: labels that start at 0."""
+        """Add a counter and return a function that increments it. `known`: label values that start
+        at 0."""
         self._help[name] = (help, "counter")
         values = self._counts.setdefault(name, {})
         if known:

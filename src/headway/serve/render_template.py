@@ -1,4 +1,5 @@
-"""Program that renders chat templates with limits; `serve.template` starts it as a process.
+"""Program that renders chat templates under resource limits; `serve.template` starts it as a
+process.
 
 It imports nothing of headway, so that it starts quickly and holds no model. It reads one JSON
 object per line of standard input, and writes one JSON line for each.
@@ -22,13 +23,13 @@ from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MEMORY = 512 << 20
-"""Limit of the address space in bytes."""
+"""Limit on the address space in bytes."""
 
 CPU_SECONDS = 1
-"""CPU limit per request; above it the kernel ends this process."""
+"""Limit on CPU seconds per request; above it the kernel ends this process."""
 
 MOST_STEPS = 1_000_000
-"""Total length of all `range()` calls in one rendering."""
+"""Limit on the total length of all `range()` calls in one rendering."""
 
 
 def set_limits() -> None:
@@ -53,7 +54,7 @@ def limit_cpu() -> None:
 
 
 class RangeBudget:
-    """`range` with one budget for all calls of a rendering."""
+    """Replacement for `range` with one budget for all calls of a rendering."""
 
     def __init__(self) -> None:
         self.remaining = MOST_STEPS
@@ -71,7 +72,7 @@ def raise_exception(message: str) -> str:
 
 
 def plain_json(value: Any, **more: Any) -> str:
-    """JSON without HTML escapes: Jinja's own `tojson` filter escapes quotes for HTML."""
+    """JSON without HTML escapes. Jinja's own `tojson` filter escapes quotes for HTML."""
     return json.dumps(value, ensure_ascii=False, **more)
 
 
@@ -89,7 +90,7 @@ def compiled(text: str) -> Template:
 
 
 def rendered(template: str, values: dict[str, Any], most: int) -> str:
-    """The rendered text of a template. `most`: its limit in characters."""
+    """Render a template. `most`: limit on the characters of the result."""
     parts: list[str] = []
     size = 0
     pieces: Iterator[str] = compiled(template).generate(range=RangeBudget(), **values)
@@ -112,7 +113,8 @@ def answer(line: bytes) -> bytes:
 
 
 def main() -> None:
-    # Ctrl-C in a terminal reaches this process, too. The server drains, and closes standard input.
+    # Ctrl-C in a terminal reaches this process, too. The server finishes its requests first, and
+    # then closes standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_limits()
     out = sys.stdout.buffer

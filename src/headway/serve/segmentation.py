@@ -1,7 +1,8 @@
 """Split a text or an HTML page into sentences, and put their translations back in place.
 
-Translators are trained on single sentences: of a paragraph they translate only the first ones, and
-they lose line breaks. So each sentence is translated alone, and all text between them is kept.
+Translators are trained on single sentences. Of a paragraph they would translate only the first
+ones, and they would lose line breaks. So each sentence is translated alone, and all text between
+sentences is kept.
 """
 
 from __future__ import annotations
@@ -24,25 +25,28 @@ MARKUP = re.compile(
     """,
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
-"""Markup of a page. An unclosed tag extends to the end, so that no text is read twice: html.parser
-takes seconds for 20,000 characters of unclosed tags, and blocks all other requests."""
+"""Pattern of the markup of a page.
+
+An unclosed tag extends to the end, so that no text is read twice. `html.parser` takes seconds for
+20,000 characters of unclosed tags, and blocks all other requests.
+"""
 
 BEGINS_WITH = re.compile(r"[\s.,;:!?…)\]]*")
-"""Spaces and punctuation after a tag that belong to the sentence before it."""
+"""Pattern of spaces and punctuation after a tag that belong to the sentence before it."""
 
 
 @dataclass(frozen=True)
 class SentenceSpan:
     start: int
     end: int
-    """`start` and `end` are its position in the text that was sent."""
+    """Position in the text that was sent: `start` and `end` in characters."""
 
     text: str
     """The text that the model reads."""
 
 
 def split_sentences(given: str, form: TextFormat = "text") -> list[SentenceSpan]:
-    """Return all sentences in order. Parts without a letter or digit are left out."""
+    """Split a text or HTML page into sentences. Parts without a letter or digit are left out."""
     found = []
     for first, last in [(0, len(given))] if form == "text" else _between_tags(given):
         for start, end in _sentence_spans(given, first, last, form):
@@ -56,12 +60,12 @@ def split_sentences(given: str, form: TextFormat = "text") -> list[SentenceSpan]
 def replace_sentences(
     given: str, found: Sequence[SentenceSpan], made: Sequence[str], form: TextFormat
 ) -> str:
-    """Return `given` with each sentence replaced by its translation."""
+    """Return the text `given` with each sentence replaced by its translation."""
     parts: list[str] = []
     at = 0
     for sentence, text in zip(found, made, strict=True):
         between = given[at : sentence.start]
-        # East Asian text has no space between sentences; its translation needs one.
+        # East Asian text has no space between sentences, but its translation needs one.
         glued = not between and parts and not parts[-1].endswith(("。", "！", "？"))
         parts.append(" " if glued else between)
         parts.append(text if form == "text" else html.escape(text, quote=False))
@@ -72,8 +76,10 @@ def replace_sentences(
 def _sentence_spans(
     text: str, first: int, last: int, form: TextFormat
 ) -> Iterator[tuple[int, int]]:
-    """Positions of the sentences in a part of the text, without surrounding white space. In HTML a
-    line break is a space."""
+    """Positions of the sentences in a part of the text, without surrounding white space.
+
+    In HTML a line break counts as a space.
+    """
     if form == "text":
         lines = [*_split_at(LINE_END, text, first, last)]
     else:
@@ -95,5 +101,5 @@ def _split_at(way: re.Pattern[str], text: str, first: int, last: int) -> Iterato
 
 
 def _between_tags(given: str) -> Iterator[tuple[int, int]]:
-    """Parts of a page that are text: not tags, comments, scripts or styles."""
+    """Parts of a page that are text, not tags, comments, scripts or styles."""
     return _split_at(MARKUP, given, 0, len(given))

@@ -1,4 +1,5 @@
-"""uvicorn, extended: it closes slow connections, drains on SIGTERM, and exits with status 0."""
+"""uvicorn with extensions: it closes slow connections, finishes requests on SIGTERM, and exits with
+status 0."""
 
 from __future__ import annotations
 
@@ -29,23 +30,25 @@ from headway.serve.service import Service
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 FILES = 65_536
-"""File descriptors to request from the system: each connection needs one."""
+"""Number of file descriptors to request from the system, because each connection needs one."""
 
 UNSENT = 16_384
-"""Bytes of a response that the kernel buffers ahead of the network. Without a limit it buffers
-megabytes, and a slow reader looks like one that does not read."""
+"""Bytes of a response that the kernel may buffer before the network takes them.
+
+Without a limit it buffers megabytes, and a slow reader looks like one that does not read.
+"""
 
 LEAST_SENT = 512
-"""Bytes that a client must take every `send_seconds` while an answer waits for it."""
+"""Bytes that a client must read in every `send_seconds` while a response waits for it."""
 
 GRACE = 0.2
-"""Seconds after the drain for sending errors to requests that were not answered."""
+"""Seconds after the drain deadline for sending errors to requests that were not answered."""
 
 log = logging.getLogger("headway.serve")
 
 
 class TimeoutProtocol(H11Protocol):
-    """HTTP/1.1 connection that is closed when its client is idle or too slow.
+    """HTTP/1.1 connection that is closed if its client is idle or too slow.
 
     Between requests it stays open for `keep_alive_seconds`. A header must be complete within
     `header_seconds`, and a response must make progress every `send_seconds`.
@@ -53,22 +56,23 @@ class TimeoutProtocol(H11Protocol):
 
     limits = Limits()
     access: AccessControl | None = None
-    """Rejects requests before they are parsed, in an overload."""
+    """Object that rejects requests before they are parsed, in an overload."""
 
     _timer: asyncio.TimerHandle | None = None
     _deadline = 0.0
-    """When an idle connection is closed; `_timer` may fire earlier and is then set again."""
+    """Time at which an idle connection is closed. `_timer` may fire earlier and is then set
+    again."""
 
     _in_header = True
-    """Part of a header was received, or the connection is new."""
+    """Whether part of a header was received, or the connection is new."""
 
     _progress_timer: asyncio.TimerHandle | None = None
     _unsent = 0
-    """Bytes that waited for the client when `_progress_timer` was set."""
+    """Number of bytes that waited for the client when `_progress_timer` was set."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # Any byte that waits is reported by `pause_writing`, not only more than 64 KiB.
+        # With this limit, `pause_writing` reports any byte that waits, not only more than 64 KiB.
         transport.set_write_buffer_limits(high=0)
         self._close_after(self.limits.header_seconds)
 
@@ -120,7 +124,7 @@ class TimeoutProtocol(H11Protocol):
             self._progress_timer = None
 
     def _update_idle_timer(self) -> None:
-        """Set the limit of an idle connection; requests have limits of their own."""
+        """Set the time limit of an idle connection. Requests have limits of their own."""
         if not self._is_idle:
             self._in_header = False
             self._cancel_timer()
@@ -132,8 +136,11 @@ class TimeoutProtocol(H11Protocol):
             self._close_after(self.limits.header_seconds)
 
     def _close_after(self, seconds: float) -> None:
-        """Close the connection after this time if it is still idle. A timer that fires earlier is
-        kept: setting one per rejected request would take longer than the rejection."""
+        """Close the connection after this time if it is still idle.
+
+        A timer that fires earlier is kept: setting one per rejected request would take longer than
+        the rejection.
+        """
         self._deadline = self.loop.time() + seconds
         if self._timer is not None and self._timer.when() > self._deadline:
             self._cancel_timer()
@@ -158,7 +165,7 @@ class TimeoutProtocol(H11Protocol):
 
     @property
     def _is_between_requests(self) -> bool:
-        """Whether no part of a request has been received."""
+        """Whether no part of the next request has been received."""
         theirs, ours = self.conn.their_state, self.conn.our_state
         return theirs is ours is h11.IDLE and not self.conn.trailing_data[0]
 
@@ -172,7 +179,8 @@ class TimeoutProtocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Server that drains on the first signal and exits immediately on the second."""
+    """Server that finishes its requests on the first signal (drains), and exits immediately on the
+    second."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -180,7 +188,7 @@ class Server(uvicorn.Server):
         self.loop: asyncio.AbstractEventLoop | None = None
         self.drained: asyncio.Task[None] | None = None
         self._close_at: float | None = None
-        """Event-loop time at which connections are closed, whether responses were sent or not."""
+        """Event-loop time at which connections are closed, even if responses are not complete."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -207,7 +215,8 @@ class Server(uvicorn.Server):
         self.drained = asyncio.ensure_future(self.drain())
 
     async def drain(self) -> None:
-        """Let accepted requests finish or fail at the deadline, then close connections."""
+        """Let accepted requests finish until the drain deadline, fail the others, then close
+        connections."""
         self.service.draining = True
         log.info("shutting down: waiting for %d requests in progress", self.service.in_flight)
         until = asyncio.get_running_loop().time() + self.service.limits.drain
@@ -222,7 +231,7 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def _wait_tasks_to_complete(self) -> None:
-        """Wait until responses are sent, at most until `_close_at`."""
+        """Wait until all responses are sent, at most until `_close_at`."""
         close_at = self._close_at or asyncio.get_running_loop().time() + GRACE
         async with asyncio.timeout_at(close_at):
             await super()._wait_tasks_to_complete()
@@ -236,8 +245,8 @@ def bind(host: str, port: int) -> socket.socket:
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        # IPPROTO_TCP is explicit: asyncio turns off Nagle's algorithm only for such sockets, and
-        # a response in two pieces would take 40 ms longer.
+        # IPPROTO_TCP is explicit, because asyncio turns off Nagle's algorithm only for such
+        # sockets. Otherwise a response in two pieces would take 40 ms longer.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # inherited by connections
@@ -262,7 +271,7 @@ def is_loopback(host: str) -> bool:
 
 
 def loopback_hosts(host: str) -> tuple[str, ...]:
-    """Allowed Host headers of a server without keys, which serves only this machine."""
+    """Allowed Host headers of a server without API keys, which serves only this machine."""
     return (*LOOPBACK, f"[{host}]" if ":" in host else host)
 
 
@@ -299,7 +308,7 @@ def _server(app: Starlette) -> Server:
         lifespan="on", limit_concurrency=service.limits.connections,
         h11_max_incomplete_event_size=65_536,
     )  # fmt: skip
-    # uvicorn's tracebacks may quote users; the application logs errors without their text.
+    # uvicorn's tracebacks may quote users. The application logs errors without their text.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     return Server(config, service)
 
@@ -331,8 +340,10 @@ async def _serve(
 
 @contextlib.contextmanager
 def running(app: Starlette, host: str = LOOPBACK[0], port: int = 0) -> Iterator[str]:
-    """Serve the application in a thread of this process and yield its URL, for tests and
-    notebooks."""
+    """Serve the application in a thread of this process within the context, and yield its URL.
+
+    It is used in tests and notebooks.
+    """
     listening = bind(host, port)
     server = _server(app)
     thread = threading.Thread(target=asyncio.run, args=(server.serve([listening]),))
@@ -349,7 +360,7 @@ def running(app: Starlette, host: str = LOOPBACK[0], port: int = 0) -> Iterator[
 
 
 def _raise_file_limit() -> None:
-    """Raise the limit of open files to what the system allows, up to `FILES`."""
+    """Raise the limit on open files to the maximum of the system, up to `FILES`."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -367,7 +378,7 @@ class _EscapingFormatter(logging.Formatter):
 
 
 def log_to_stderr(debug: bool = False) -> None:
-    """Log one line per request to standard error, without any text of users."""
+    """Write one log line per request to standard error, without any text of users."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_EscapingFormatter("%(asctime)s %(message)s"))
     logger: Any = logging.getLogger("headway.serve")

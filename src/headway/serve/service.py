@@ -1,4 +1,4 @@
-"""State shared by all routes: the models and their workers, the keys, and the limits."""
+"""State that all routes share: the models and their workers, the API keys, and the limits."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ from headway.tasks.inputs import ParsedInput as Question
 
 FORM_URLENCODED = "application/x-www-form-urlencoded"
 MAX_INLINE_FORM_BYTES = 50_000
-"""Largest form in bytes that is parsed in the event loop instead of a thread."""
+"""Size in bytes up to which a form is parsed in the event loop instead of a thread."""
 
 SSE_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 UNAUTHENTICATED_DIVISOR = 4
-"""Divisor of `serve.bodies` for bodies whose API key was not checked yet."""
+"""Divisor of the limit `serve.bodies` for bodies whose API key was not checked yet."""
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ HEARTBEAT_SECONDS = 15.0
 
 
 class ClientGone(Exception):
-    """The client has disconnected."""
+    """Raised when the client has disconnected."""
 
 
 class FiniteJSONResponse(JSONResponse):
@@ -95,14 +95,15 @@ def _finite(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class PromptTokens:
-    """A prompt that was sent as token ids."""
+    """Prompt that was sent as token ids."""
 
     ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class RequestResult:
-    """Answers of one request, with the generation state of those that grew step by step."""
+    """Answers of one request, with the generation state of those that were generated token by
+    token."""
 
     answers: list[Answer]
     members: list[BatchMember | None]
@@ -122,7 +123,7 @@ class Service:
             raise UserError("there is no model to serve: pass at least one run.")
         self.keys, self.limits, self.metrics = keys, limits, Metrics()
         self.wakeup = threading.Event()
-        """Set when a worker has results for the event loop."""
+        """Event that is set when a worker has results for the event loop."""
 
         self.workers: dict[str, InferenceWorker] = {}
         for run in runs:
@@ -135,15 +136,15 @@ class Service:
         self.languages = dict(languages or {})
         self.looks = LookService(limits.looks) if looks is None else looks
         self.home: str | None = None
-        """HTML of a page that replaces ours at `/`."""
+        """HTML of a page that replaces ours at `/`; None: our page."""
 
         self.draining = False
         self.started = time.time()
         self.in_flight = 0
-        """Requests in progress, including streams."""
+        """Number of requests in progress, including streams."""
 
         self.body_bytes = 0
-        """Bytes of the bodies of these requests."""
+        """Bytes of the bodies of all requests in progress."""
 
         self.n_thread_calls = 0
         """Number of calls that run in a thread of `run_in_thread`."""
@@ -157,7 +158,7 @@ class Service:
         self._option_specs: dict[str, dict[str, OptionSpec]] = {}
         self._readers = ThreadPoolExecutor(4, "headway-read")
         self._reads: set[Future[Any]] = set()
-        """Work of `_readers`; it continues even if its request is cancelled."""
+        """Work in the threads of `_readers`. It continues even if its request is cancelled."""
 
         self.requests = self.metrics.counter(
             "headway_requests_total", "Requests by path and status."
@@ -203,7 +204,7 @@ class Service:
             template.close()
 
     def join(self, seconds: float) -> bool:
-        """Whether all computation ends within this time after `stop`."""
+        """Return whether all computation ends within this time after `stop`."""
         until = time.monotonic() + seconds
         ended = [one.join(max(0.0, until - time.monotonic())) for one in self.workers.values()]
         return all(ended) and not self.looks.waiting and not self._reads
@@ -215,20 +216,24 @@ class Service:
 
     @property
     def free_slots(self) -> int | None:
-        """Number of requests that can still be accepted. None: it depends on the model, a model is
-        still loading, or the server is draining."""
+        """Number of requests that can still be accepted.
+
+        None if it depends on the model, a model is still loading, or the server is draining.
+        """
         if self.draining:
             return None
         free = [one.free_slots if one.ready.is_set() else None for one in self.workers.values()]
         return free[0] if len(free) == 1 or all(one == 0 for one in free) else None
 
-    # -- which model
+    # -- selection of a model
 
     def select_worker(
         self, name: object, fits: Callable[[InferenceWorker], bool], what: str
     ) -> InferenceWorker:
-        """The worker of a named model, or without a name the only one that fits. `what` completes
-        the sentence "no model ..."."""
+        """Return the worker of the named model, or without a name the only one that fits.
+
+        `what` completes the sentence "no model ...".
+        """
         able = [one for one in self.workers.values() if fits(one)]
         if name is None or name == "":
             if len(able) == 1:
@@ -264,7 +269,7 @@ class Service:
             self._option_specs[worker.name] = option_specs(worker.run, self.limits)
         return self._option_specs[worker.name]
 
-    # -- asking
+    # -- requests
 
     async def run_request(
         self,
@@ -277,7 +282,8 @@ class Service:
         checked: bool = False,
         begun: float | None = None,
     ) -> RequestResult:
-        """Compute all answers, or raise an error. A disconnect cancels the computation."""
+        """Compute all answers of a request, or raise an error. A disconnect cancels the
+        computation."""
         ticket = await self.submit(
             worker, inputs, options, detail=detail, checked=checked, begun=begun
         )  # fmt: skip
@@ -295,8 +301,10 @@ class Service:
         checked: bool = False,
         begun: float | None = None,
     ) -> Ticket:
-        """Check the inputs and queue them. Threads decode media and tokenize texts. `begun`: time
-        of the request, if not now."""
+        """Validate the inputs and queue them.
+
+        Threads decode media and tokenize texts. `begun`: time of the request, if it is not now.
+        """
         if self.draining:
             raise _shutting_down("the server is shutting down and accepts no new requests.")
         said = dict(options) if checked else checked_options(options, self.options(worker))
@@ -323,7 +331,7 @@ class Service:
         return ticket
 
     async def _wait_until_started(self, ticket: Ticket) -> None:
-        """Wait until a stream generates, has finished, or `HEARTBEAT_SECONDS` seconds have passed.
+        """Wait until a stream generates or has finished, at most `HEARTBEAT_SECONDS` seconds.
 
         So a stream that fails at once gets an error status like any other request.
         """
@@ -346,7 +354,7 @@ class Service:
                 raise RequestRejected(422, errors[0], param="input")
 
     async def _inputs(self, worker: InferenceWorker, given: Sequence[Any]) -> list[Any]:
-        """Return checked inputs. Media are checked in a thread, because they may be large."""
+        """Return validated inputs. Media are checked in a thread, because they may be large."""
         if worker.spec.is_text:
             return checked_inputs(worker.run, given, self.limits)
         return await self.run_in_thread(checked_inputs, worker.run, given, self.limits)
@@ -388,8 +396,10 @@ class Service:
         self, request: Request, worker: InferenceWorker, messages: Sequence[Mapping[str, str]],
         begun: float,
     ) -> PromptTokens:  # fmt: skip
-        """Render messages as a prompt. A slow template delays only chats with the same model.
-        `begun`: time of the request."""
+        """Render messages as a prompt.
+
+        A slow template delays only chats with the same model. `begun`: time of the request.
+        """
         run = worker.run
         if worker.name not in self.templates:
             most = MOST_PER_CHARACTER * self.limits.characters
@@ -424,7 +434,8 @@ class Service:
                 ticket.cancel()
 
     async def wait_for(self, request: Request, work: asyncio.Future[Any], begun: float) -> None:
-        """Wait until the work is done. Raise if the client disconnects or the deadline passes."""
+        """Wait until a future is done. Raise an error if the client disconnects or the deadline
+        passes."""
         left = asyncio.ensure_future(_disconnected(request))
         try:
             seconds = self.limits.seconds - (time.perf_counter() - begun)
@@ -445,8 +456,10 @@ class Service:
             left.cancel()
 
     async def pieces(self, ticket: Ticket, queue: asyncio.Queue[Any]) -> AsyncIterator[Any]:
-        """Yield the pieces that a ticket puts into the queue until it is answered, and None after
-        `HEARTBEAT_SECONDS` seconds without one."""
+        """Yield the pieces of text that a ticket puts into the queue, until it is answered.
+
+        Yield None after `HEARTBEAT_SECONDS` seconds without a piece.
+        """
         ticket.future.add_done_callback(lambda _: queue.put_nowait(END_OF_STREAM))
         until = ticket.received_at + self.limits.seconds
         while True:
@@ -466,11 +479,13 @@ class Service:
                 return
             yield piece
 
-    # -- bodies
+    # -- bodies of requests
 
     async def body(self, request: Request, most: int) -> bytes:
-        """Return the whole body if it is within the limit and arrives in time. Later calls return
-        the same bytes."""
+        """Return the whole body if it is within the limit and arrives in time.
+
+        Later calls return the same bytes.
+        """
         known: bytes | None = request.scope.get("headway_body")
         if known is None:
             known = request.scope["headway_body"] = await self._read(request, most)
@@ -481,8 +496,10 @@ class Service:
         return known
 
     def _count_body_bytes(self, request: Request, n: int) -> None:
-        """Count bytes of a body until its request is answered; raise if all together exceed
-        `serve.bodies`."""
+        """Count bytes of a body until its request is answered.
+
+        Raise an error if the bodies of all requests together exceed `serve.bodies`.
+        """
         known = self.keys is None or request.scope.get("headway_key") is not None
         most = self.limits.bodies // (1 if known else UNAUTHENTICATED_DIVISOR)
         if self.body_bytes + n > most:
@@ -524,7 +541,7 @@ class Service:
         return b"".join(parts)
 
     async def form(self, request: Request) -> dict[str, list[str | Upload]]:
-        """Return the fields of a form; files have their names and bytes."""
+        """Return the fields of a form. Files have their names and bytes."""
         if media_type_of(request) == FORM_URLENCODED:
             return await self._text_form(await self.body(request, self.limits.body))
         body = await self.body(request, self.max_body_bytes)
@@ -588,7 +605,8 @@ END_OF_STREAM = object()
 
 
 class EventStreamResponse(StreamingResponse):
-    """Server-sent events of a ticket. The ticket is cancelled if the client disconnects."""
+    """Stream of server-sent events for a ticket. The ticket is cancelled if the client
+    disconnects."""
 
     def __init__(self, content: AsyncIterator[bytes], ticket: Ticket) -> None:
         super().__init__(content, media_type="text/event-stream", headers=SSE_HEADERS)
@@ -608,7 +626,7 @@ def _shutting_down(message: str) -> RequestRejected:
 
 
 def result_of(ticket: Ticket) -> list[Answer]:
-    """The answers of a ticket; an error is raised as the response that clients get."""
+    """Return the answers of a ticket. An error of it is raised as the response that clients get."""
     try:
         return ticket.future.result()
     except UserError as error:
@@ -626,7 +644,7 @@ async def _disconnected(request: Request) -> None:
 
 
 def _with_max_len(use: Any, most: int) -> Any:
-    """The options with `max_len` set to `most` tokens, unless it is set and lower."""
+    """Return the options with `max_len` set to `most` tokens, unless it is already lower."""
     decode = use.settings.decode
     if decode.max_len is not None and decode.max_len <= most:
         return use
@@ -635,12 +653,12 @@ def _with_max_len(use: Any, most: int) -> Any:
 
 
 def media_type_of(request: Request) -> str:
-    """The media type of the body."""
+    """Media type of the body, without parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def single_field(form: Mapping[str, Sequence[str | Upload]], name: str) -> str | None:
-    """A form field that must occur at most once and be text; None if it is missing."""
+    """Return a form field that must be text and occur at most once; None if it is missing."""
     values = form.get(name, ())
     if not values:
         return None

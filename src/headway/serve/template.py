@@ -2,7 +2,7 @@
 
 A template comes with the weights and is a program: it can loop for days or fill the memory. The
 child has its own limits (`serve.render_template`). If it exceeds the time limit it is killed, and
-the next request starts another.
+the next request starts another one.
 """
 
 from __future__ import annotations
@@ -24,38 +24,43 @@ from headway.errors import FolderError
 from headway.serve import render_template
 
 MOST_BYTES = 200_000
-"""Largest chat template in characters: ten times the size of published ones."""
+"""Limit on the characters of a chat template: ten times the size of published ones."""
 
 RENDER_SECONDS = 10.0
-"""Time limit before a child is killed. The kernel usually ends it earlier, after one or two seconds
-of CPU time."""
+"""Seconds before a child that renders is killed.
+
+The kernel usually ends it earlier, after one or two seconds of CPU time.
+"""
 
 START_SECONDS = 30.0
-"""Time in which a child process must start, on a busy machine too."""
+"""Seconds in which a child must start, also on a busy machine."""
 
 PIECE = 65_536
 """Bytes written at a time: the capacity of a pipe on Linux."""
 
 
 class TemplateError(Exception):
-    """The template raised an error for these messages, or exceeded a limit."""
+    """Raised when the template reports an error for these messages, or exceeds a limit."""
 
 
 class ChatTemplate:
-    """Renders one prompt at a time, in order. Callers that must not block use `thread`."""
+    """Chat template that renders one prompt at a time, in order.
+
+    Callers that must not block use its executor `thread`.
+    """
 
     def __init__(self, path: Path, most: int) -> None:
-        """`most`: limit of a prompt in characters."""
+        """`most`: limit on the characters of a prompt."""
         self.path, self.most = path, most
         self.thread = ThreadPoolExecutor(1, "headway-template")
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
-        """Held while a child is started, so that `close` also ends that child."""
+        """Lock that is held while a child is started, so that `close` also ends that child."""
 
         self.is_closed = False
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """Return the rendered text. Blocks for at most the time limits of the child."""
+        """Return the rendered text. It blocks for at most the time limits of the child."""
         text = self.path.read_text(encoding="utf-8")
         if len(text) > MOST_BYTES:
             raise FolderError(
@@ -76,12 +81,12 @@ class ChatTemplate:
         return str(found["text"])
 
     def close(self) -> None:
-        """Kill the child, even while it renders. Nothing is rendered afterwards."""
+        """Kill the child, even while it renders. Later calls of `render` fail."""
         with self._lock:
             self.is_closed = True
             if self._process is not None:
                 self._process.kill()
-        # A rendering in progress fails at once. Its pipes are closed after its thread has ended.
+        # A rendering in progress fails at once. The pipes are closed after its thread has ended.
         self.thread.shutdown(cancel_futures=True)
         self._end()
 
@@ -93,7 +98,7 @@ class ChatTemplate:
             if known is not None and known.poll() is None:
                 return known
             self._end()
-            # Isolated: neither the environment nor the working directory adds modules.
+            # The child is isolated: neither the environment nor the working directory adds modules.
             self._process = made = subprocess.Popen(
                 [sys.executable, "-I", render_template.__file__], stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, env={},

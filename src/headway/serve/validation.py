@@ -1,4 +1,4 @@
-"""Validation of requests: inputs must be text or bytes, options must be declared and in range.
+"""Validation of requests: inputs must be text or bytes, options must be known and in range.
 
 No value may name a file or a URL.
 """
@@ -27,7 +27,7 @@ from headway.specs.options import OPTIONS
 from headway.specs.values import setting_types, without_none
 
 OPERATOR_OPTIONS = frozenset({"batch_tokens", "precision", "draft", "nearest", "against"})
-"""Options that only the operator sets, or that name a file or a run."""
+"""Options that requests cannot set: those of the operator, and those that name a file or a run."""
 
 PHRASE_OPTIONS = {
     "prefix": ("Text that the output must begin with.", "text"),
@@ -35,19 +35,22 @@ PHRASE_OPTIONS = {
     "banned": ("Phrases that the output must not contain.", "texts"),
 }
 MOST_PHRASES, LONGEST_PHRASE = 16, 500
-"""Constraints of one request and characters of each: every phrase makes each step slower."""
+"""Limits on the phrases that a request may require or ban: their number, and the characters of one.
+
+Every phrase makes each decoding step slower.
+"""
 
 MOST_SHOTS = 64
-"""Examples of one few-shot request; more would not fit the context of a small model."""
+"""Limit on the examples of a few-shot request; more would not fit the context of a small model."""
 
 LONGEST_NAME = 100
-"""Characters of a file name that answers repeat."""
+"""Limit on the characters of a file name that answers repeat."""
 
 MOST_VALUES = 10_000
-"""Maximum number of values in a JSON body that is larger than `serve.body` (media)."""
+"""Limit on the values in a JSON body that is larger than `serve.body` (media)."""
 
 SURROGATE_ESCAPES = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Surrogates (halves of characters) as JSON escapes."""
+"""Pattern of surrogates (halves of characters) as JSON escapes."""
 
 OptionType = Literal["integer", "number", "boolean", "text", "texts", "choice", "objects"]
 
@@ -86,7 +89,8 @@ def option_ranges(limits: Limits) -> dict[str, tuple[float, float]]:
 
 
 def option_specs(run: Run, limits: Limits) -> dict[str, OptionSpec]:
-    """The options of a run by name, as its task and the decoding settings declare them."""
+    """Options that requests to a run may set, by name, as its task and the decoding settings
+    declare them."""
     hints, said, decode = setting_types(DecodeSettings), documented(DecodeSettings), run.settings
     known = option_ranges(limits)
     found = {}
@@ -132,7 +136,8 @@ def _kind(hint: Any) -> tuple[OptionType, tuple[str, ...]]:
 def checked_options(
     given: Mapping[str, Any], known: Mapping[str, OptionSpec]
 ) -> dict[str, Any]:  # fmt: skip
-    """Checked options: each is declared, of its kind and in range. null means the default."""
+    """Validate options: each must be known, have the right type and be in range. None means the
+    default."""
     found = {}
     for name, value in given.items():
         if name not in known:
@@ -145,7 +150,7 @@ def checked_options(
 
 
 def _check_lengths(said: Mapping[str, Any], known: Mapping[str, OptionSpec]) -> None:
-    """Check that min_len <= max_len, where the one that is not given has the run's default."""
+    """Check that min_len <= max_len. If one of them is missing, the default of the run is used."""
     names = [name for name in ("min_len", "max_len") if name in known]
     if len(names) == 2 and any(name in said for name in names):
         least, most = (said.get(name, known[name].default) for name in names)
@@ -203,7 +208,7 @@ def _invalid(name: str, must: str) -> RequestRejected:
 def parse_json(body: bytes, field: str = "") -> dict[str, Any]:
     """Parse a JSON object from the body, or from one `field` of it.
 
-    NaN and unpaired surrogates are rejected: no later code expects them.
+    NaN and unpaired surrogates are rejected, because later code does not expect them.
     """
     what, param = field or "the request body", field or None
     try:
@@ -226,8 +231,10 @@ def parse_json(body: bytes, field: str = "") -> dict[str, Any]:
 
 
 def check_value_count(body: bytes) -> None:
-    """Reject a large body with many JSON values. Media are a few long strings; parsing millions of
-    values would block the event loop for seconds."""
+    """Reject a large body with many JSON values.
+
+    Media are a few long strings. Parsing millions of values would block the event loop for seconds.
+    """
     if sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise RequestRejected(
             413,
@@ -249,7 +256,7 @@ class Upload:
 
 
 def checked_inputs(run: Run, given: Sequence[Any], limits: Limits) -> list[Any]:
-    """Inputs as `run(…)` takes them."""
+    """Return inputs in the form that `run(…)` takes them."""
     if not given:
         raise RequestRejected(422, "the request has no input. Send at least one.", param="input")
     if len(given) > limits.inputs:
@@ -292,7 +299,7 @@ def _text(value: Any, limits: Limits, depth: int = 0) -> Any:
 
 
 def _medium(run: Run, value: Any, limits: Limits) -> Upload:
-    """The bytes of an image, audio or video input. Paths and URLs are not accepted."""
+    """Return the bytes of an image, audio or video input. Paths and URLs are not accepted."""
     name = ""
     if isinstance(value, dict):
         known = [value[key] for key in ("data", "bytes", "image", "video", "audio") if key in value]
@@ -313,7 +320,7 @@ def _medium(run: Run, value: Any, limits: Limits) -> Upload:
 
 
 def _shown(name: str) -> str:
-    """The name of an uploaded file as answers show it. No file is opened by this name."""
+    """Name of an uploaded file as answers show it. No file is opened by this name."""
     last = name.replace("\\", "/").rpartition("/")[2]
     return "".join(filter(str.isprintable, last))[:LONGEST_NAME]
 
@@ -339,7 +346,10 @@ def _decoded(text: str) -> bytes:
 
 
 def check_seconds(data: bytes, limits: Limits) -> None:
-    """Reject audio that is too long before decoding it. Unreadable files fail when decoded."""
+    """Reject audio that is too long, before it is decoded.
+
+    Unreadable files are reported later, when they are decoded.
+    """
     import soundfile
 
     try:
@@ -356,5 +366,5 @@ def check_seconds(data: bytes, limits: Limits) -> None:
 
 
 def as_rejection(error: UserError) -> RequestRejected:
-    """The 422 response for an error in the input or the options."""
+    """Return the response with status 422 for an error in the input or the options."""
     return RequestRejected(422, str(error))

@@ -1,4 +1,4 @@
-"""One thread per model that owns it: takes requests from the queue, computes batches, answers.
+"""Worker thread of one model: takes requests from the queue, computes them in batches, and answers.
 
 Waiting requests with the same options form one flat batch. Text that is generated token by token
 uses one continuous batch: a new request joins at the next step, and finished and cancelled ones
@@ -41,44 +41,49 @@ from headway.tasks.task import ContinuousBatchingPredictor, InferenceRequest, Pr
 log = logging.getLogger("headway.serve")
 
 PieceCallback = Callable[[int, int, str], None]
-"""Called in the event loop with the number of an input, the number of its output, and new text."""
+"""Function that is called in the event loop with new text: index of the input, index of its output,
+text."""
 
 MAX_PREDICTORS = 16
-"""Number of predictors that are kept for later requests with the same options."""
+"""Number of predictors that are cached for later requests with the same options."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-"""Seconds before another attempt to load a model that could not be loaded."""
+"""Seconds before the second attempt to load a model, and the longest wait between later
+attempts."""
 
 QUEUED_INPUTS_PER_REQUEST = 8
-"""Queue limit in inputs, as a multiple of the limit in requests."""
+"""Ratio of the queue limit in inputs to the queue limit in requests."""
 
 MAX_UNINTERRUPTED_SECONDS = 0.25
-"""Longest time in seconds for which a computation is not interrupted again. It is otherwise as long
-as the last interruption, so that short requests take at most half of the time."""
+"""Longest time in seconds for which a computation is not interrupted again.
+
+Usually it is as long as the last interruption, so that short requests take at most half of the
+time.
+"""
 
 MAX_DEADLINE_SHARE = 0.8
-"""Largest estimated duration of a request, as a share of its deadline."""
+"""Largest estimated duration of a request, as a fraction of its deadline."""
 
 PROBE_TEXTS = ("one two three four five six seven eight nine ten eleven twelve thirteen.",) * 4
-"""Texts that are computed once a model is loaded, to warm it up and to measure it."""
+"""Texts that are computed after a model is loaded, to warm it up and to measure its speed."""
 
 
 class AllCancelled(Exception):
-    """All requests of the running computation were cancelled."""
+    """Raised when all requests of the running computation were cancelled."""
 
 
 @dataclass(frozen=True)
 class TokenDetail:
-    """How much a response shows of its tokens."""
+    """Token details that a response includes."""
 
     top: int = 0
-    """Number of most likely tokens per position."""
+    """Number of most likely tokens listed per position."""
 
     prompt_logprobs: bool = False
-    """Include the log-probabilities of the prompt."""
+    """Whether to include the log-probabilities of the prompt."""
 
     generates: bool = True
-    """False: only score the prompt, and generate nothing."""
+    """Whether to generate text; if not, only the prompt is scored."""
 
 
 NO_TOKEN_DETAIL = TokenDetail()
@@ -86,12 +91,12 @@ NO_TOKEN_DETAIL = TokenDetail()
 
 @dataclass(eq=False)
 class Ticket:
-    """One request in the queue: its inputs and options, and where its answers go."""
+    """Request in the queue: its inputs and options, and where its answers are sent."""
 
     inputs: list[ParsedInput]
     request: InferenceRequest
     key: Hashable
-    """Tickets with the same key may be computed together."""
+    """Key of the options: only tickets with equal keys can be computed together."""
 
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[list[Answer]]
@@ -100,30 +105,30 @@ class Ticket:
     received_at: float = field(default_factory=time.perf_counter)
     answers: list[Answer | None] = field(default_factory=list)
     members: list[BatchMember | None] = field(default_factory=list)
-    """Generation state of each input that is generated token by token."""
+    """Generation state of each input that is generated token by token; None for the others."""
 
     predictor: ContinuousBatchingPredictor | None = None
-    """The predictor of the continuous batch, if this request is in it."""
+    """Predictor of the continuous batch, if this request is in it."""
 
     joined: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when all its valid inputs have joined the continuous batch."""
+    """Event that is set when all valid inputs have joined the continuous batch."""
 
     cost: float = 0.0
-    """Estimated cost in units of `serve.cost`."""
+    """Estimated cost in the units of `serve.cost`."""
 
     rank: int = 0
-    """Running tickets are interrupted for those of lower ranks."""
+    """Rank by cost. Running tickets are interrupted for those of lower ranks."""
 
     seconds: float = 0.0
-    """Estimated duration."""
+    """Estimated duration in seconds."""
 
     cancelled: bool = False
     ended: bool = False
     sent_chars: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Number of characters of each output that were already sent."""
+    """Number of characters already sent, by input and output."""
 
     def cancel(self) -> None:
-        """Cancel the request; it leaves the batch at the next step."""
+        """Cancel the request, which then leaves the batch at the next step."""
         self.cancelled = True
         self.cancel_members()
 
@@ -143,16 +148,17 @@ class InferenceWorker:
     def __init__(
         self, run: Run, limits: Limits, metrics: Metrics, wakeup: threading.Event | None = None
     ) -> None:  # fmt: skip
-        """`wakeup` is set when results were passed to an event loop."""
+        """`wakeup`: event that is set when results were passed to an event loop."""
         self.wakeup = threading.Event() if wakeup is None else wakeup
         self.run, self.limits, self.name = run, limits, run.name
         self.spec = spec_of(run.settings)
         self.ready = threading.Event()
-        """Set while the model is loaded and the thread runs."""
+        """Event that is set while the model is loaded and the thread runs."""
 
         self.stopping = False
         self.load_error = ""
-        """Why the model cannot be loaded. Only the operator sees it; clients get "not ready"."""
+        """Reason why the model cannot be loaded. Only the operator sees it; clients get "not
+        ready"."""
 
         self._queue: deque[Ticket] = deque()
         self._condition = threading.Condition()
@@ -165,14 +171,14 @@ class InferenceWorker:
 
         self._retry_after = RetryAfter()
         self.n_bytes = 0
-        """Bytes of the model, known after it was loaded and warmed up."""
+        """Size of the model in bytes, known after it was loaded and warmed up."""
 
         self.latency_estimator = LatencyEstimator()
         self._expected_seconds = 0.0
         """Estimated seconds of all accepted requests above the lowest rank."""
 
         self._nested_seconds = 0.0
-        """CPU seconds of this thread in interruptions of the running batch."""
+        """CPU seconds of this thread that interruptions of the running batch took."""
 
         self._uninterrupted_until = 0.0
         """Time (`perf_counter`) until which the running batch is not interrupted again."""
@@ -182,7 +188,7 @@ class InferenceWorker:
         self._owners: dict[BatchMember, tuple[Ticket, int]] = {}
         self._current: list[Ticket] = []
         self._isolated: list[Ticket] = []
-        """Tickets whose step failed and that are computed separately."""
+        """Tickets of a failed step, which are computed separately."""
 
         self._outbox: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
         self._register_metrics(metrics)
@@ -219,7 +225,7 @@ class InferenceWorker:
             model=self.name,
         )  # fmt: skip
 
-    # -- the side of the event loop
+    # -- called from the event loop
 
     def start(self) -> None:
         if not self._thread.is_alive():
@@ -235,7 +241,7 @@ class InferenceWorker:
 
     @property
     def free_slots(self) -> int:
-        """Requests that may still be accepted."""
+        """Number of requests that can still be accepted."""
         return max(0, self.limits.queue - self._accepted)
 
     def reserve(self, n_inputs: int) -> None:
@@ -255,7 +261,7 @@ class InferenceWorker:
             self._inputs += n_inputs
 
     def queue_full_error(self) -> RequestRejected:
-        """The rejection of a request for which the queue has no place."""
+        """Rejection of a request for which the queue has no place."""
         return self.rejection(self._accepted, self.retry_after())
 
     def rejection(self, waiting: int, wait: int) -> RequestRejected:
@@ -266,7 +272,7 @@ class InferenceWorker:
         )  # fmt: skip
 
     def retry_after(self) -> int:
-        """`Retry-After` of a rejected request."""
+        """Count a rejection, and return its `Retry-After` in seconds."""
         with self._condition:
             return self._retry_after.seconds(self._accepted, self._seconds_per_request)
 
@@ -292,7 +298,8 @@ class InferenceWorker:
     def estimate(self, ticket: Ticket) -> None:
         """Set the ticket's cost and rank; raise `RequestRejected` if it would miss its deadline.
 
-        413: it takes too long by itself. 429: it does after those that were accepted.
+        The status is 413 if it takes too long by itself, 429 if it does after the accepted
+        requests.
         """
         decode = ticket.request.settings.decode
         if self.spec.continues and decode.walks:
@@ -327,16 +334,18 @@ class InferenceWorker:
             self._condition.notify()
 
     def join(self, seconds: float) -> bool:
-        """Whether the thread ends within this time after `stop`."""
+        """Return whether the thread ends within this time after `stop`."""
         if self._thread.is_alive():
             self._thread.join(seconds)
         return not self._thread.is_alive()
 
-    # -- the thread
+    # -- run in the worker thread
 
     def _thread_main(self) -> None:
-        """Main loop of the thread. After a crash it loads the model again, and queued requests
-        wait for that."""
+        """Main loop of the thread.
+
+        After a crash it loads the model again, and queued requests wait for that.
+        """
         pause = FIRST_PAUSE
         while not self.stopping:
             try:
@@ -372,14 +381,14 @@ class InferenceWorker:
         self._continuous_batch = None
 
     def _pause(self, seconds: float) -> None:
-        """Sleep, but wake up when the worker is stopped."""
+        """Sleep for this time, or until the worker is stopped."""
         until = time.perf_counter() + seconds
         with self._condition:
             while not self.stopping and (left := until - time.perf_counter()) > 0:
                 self._condition.wait(left)
 
     def _warm_up(self) -> None:
-        """Compute probe texts, so that the first request does not wait for packed weights."""
+        """Compute probe texts, so that the first request does not wait until weights are packed."""
         if not self.spec.is_text:
             return
         use = self.run.use({})
@@ -399,7 +408,8 @@ class InferenceWorker:
             self.latency_estimator.record(max(cost, MEASURED_FROM), time.thread_time() - began)
 
     def _fail_running(self, error: Exception) -> None:
-        """Fail all requests that were being computed; one of them may have caused the crash."""
+        """Fail all requests that were being computed, because one of them may have caused the
+        crash."""
         owners = [ticket for ticket, _ in self._owners.values()]
         self._owners.clear()
         for ticket in dict.fromkeys([*self._current, *owners, *self._isolated]):
@@ -423,7 +433,8 @@ class InferenceWorker:
             if ticket.is_complete or ticket.cancelled:
                 self._finish(ticket)
             elif not self._join(ticket):
-                # Samples depend on the place in a batch, so a sampled request has its own batch.
+                # Samples depend on the position in a batch, so a sampled request gets its own
+                # batch.
                 alone = ticket.request.settings.decode.sample
                 key = id(ticket) if alone else (ticket.key, ticket.rank)
                 batches.setdefault(key, []).append(ticket)
@@ -435,8 +446,10 @@ class InferenceWorker:
         self._flush()
 
     def _interrupt(self, tickets: Sequence[Ticket]) -> None:
-        """Answer requests of lower ranks and generate one token in the continuous batch, between
-        two steps or batches of these tickets."""
+        """Answer requests of lower ranks between two steps or batches of these tickets.
+
+        The continuous batch also generates one token.
+        """
         if threading.current_thread() is not self._thread:
             return  # a thread that prefetches files
         if all(ticket.cancelled for ticket in tickets):
@@ -456,7 +469,10 @@ class InferenceWorker:
         self._uninterrupted_until = now + min(MAX_UNINTERRUPTED_SECONDS, now - began)
 
     def _take(self) -> list[Ticket] | None:
-        """Take the waiting tickets. Wait a moment for more if the last batch had several."""
+        """Take waiting tickets from the queue.
+
+        If the last batch had several requests, wait a moment for more.
+        """
         with self._condition:
             busy = self._continuous_batch is not None and not self._continuous_batch.is_empty
             while not self._queue and not busy:
@@ -469,15 +485,19 @@ class InferenceWorker:
                     left = until - time.perf_counter()
                     if left <= 0 or not self._condition.wait(left):
                         break
-            # Large ones last: `_interrupt` answers requests that arrive in the meantime.
+            # Large ones come last, because `_interrupt` answers requests that arrive in the
+            # meantime.
             found = self._take_small(1) + self._take_large(None)
             if not busy:
                 self._last_batch_size = len(found)
             return found
 
     def _take_small(self, below: int) -> list[Ticket]:
-        """Remove from the queue the tickets of the lowest rank, as many as are computed together,
-        and the cancelled ones. `below`: the rank of the running batch."""
+        """Remove tickets of the lowest rank from the queue, as many as fit one batch, and cancelled
+        tickets.
+
+        `below`: the rank of the running batch.
+        """
         found: list[Ticket] = []
         later: deque[Ticket] = deque()
         inputs, cost = 0, 0.0
@@ -493,8 +513,11 @@ class InferenceWorker:
         return found
 
     def _take_large(self, below: int | None) -> list[Ticket]:
-        """Remove from the queue the oldest ticket above the lowest rank, and those that are
-        computed together with it: of its rank and options, as far as a batch has room."""
+        """Remove the oldest ticket above the lowest rank from the queue, and those that share its
+        batch.
+
+        They have the same rank and options, and fit the batch.
+        """
         found: list[Ticket] = []
         cost = 0.0
         for ticket in self._queue:
@@ -509,7 +532,7 @@ class InferenceWorker:
         return found
 
     def _predictor(self, use: InferenceRequest, key: Hashable) -> Predictor:
-        """The predictor for these options; recent ones are cached."""
+        """Return the predictor for these options; recent ones are cached."""
         if key in self._predictors:
             self._predictors.move_to_end(key)
             return self._predictors[key]
@@ -520,7 +543,7 @@ class InferenceWorker:
             self._predictors.popitem(last=False)
         return made
 
-    # -- what grows in steps
+    # -- token by token generation
 
     def _join(self, ticket: Ticket) -> bool:
         """Add the ticket to the continuous batch if its model generates token by token."""
@@ -575,7 +598,7 @@ class InferenceWorker:
         growing.join(member)
 
     def _send_piece(self, ticket: Ticket, number: int, w: int, piece: str) -> None:
-        """Send new text of a stream. After a restart, skip the text that was already sent."""
+        """Send new text of a stream. After a restart, skip text that was already sent."""
         place = (number, w)
         seen, known = (
             ticket.sent_chars.get(place, 0),
@@ -623,8 +646,10 @@ class InferenceWorker:
             self._finish(ticket)
 
     def _bisect_failure(self, growing: ContinuousBatch, error: Exception) -> None:
-        """Find the request that caused a failed step: generate all texts again from the start, in
-        halves of halves, until one fails alone. Only that request gets the error."""
+        """Find the request that caused a failed step; only that one gets the error.
+
+        All texts are generated again from the start, in halves of halves, until one fails alone.
+        """
         log.error("%s: a generation step failed (%s); retrying its requests in smaller groups",
                   self.name, type(error).__name__)  # fmt: skip
         told = self._client_error(error)
@@ -652,7 +677,7 @@ class InferenceWorker:
         self._flush()
 
     def _regenerate(self, growing: ContinuousBatch, some: Sequence[tuple[Ticket, int]]) -> None:
-        """Generate these texts from start to end; no other request joins."""
+        """Generate these texts from start to end, while no other request joins."""
         for ticket, number in some:
             for place in [
                 place for place in ticket.sent_chars if place[0] == number and place[1] < 0
@@ -664,10 +689,10 @@ class InferenceWorker:
             self._step(growing)
             self._flush()
 
-    # -- what is computed at once
+    # -- computation of complete batches
 
     def _compute_batch(self, tickets: Sequence[Ticket]) -> None:
-        """Compute several requests as one flat batch, or each alone if that fails."""
+        """Compute several requests as one flat batch, or each of them alone if that fails."""
         owners = [
             (ticket, number)
             for ticket in tickets
@@ -676,7 +701,7 @@ class InferenceWorker:
         ]
         began = time.perf_counter()
         self._batch_inputs(len(owners), model=self.name)
-        # Audio is cut into windows, and repeated inputs get new numbers.
+        # Audio is cut into windows, and repeated inputs get new indices.
         exact = not self.spec.is_audio and len(tickets) > 1
 
         def given_up(number: int) -> bool:
@@ -721,10 +746,10 @@ class InferenceWorker:
         for ticket in open_ones:
             self._compute_batch([ticket])
 
-    # -- out
+    # -- results and errors
 
     def _client_error(self, error: Exception) -> Exception:
-        """The error for a client: a `UserError` unchanged, any other error as `ModelFailed`."""
+        """Error for a client: a `UserError` unchanged, any other error as `ModelFailed`."""
         if isinstance(error, UserError):
             return error
         self._failures(model=self.name)

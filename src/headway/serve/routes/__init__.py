@@ -1,1 +1,2 @@
-"""What can be asked, by whose convention it is."""
+"""Routes of the server, one module for each API convention: OpenAI, LibreTranslate and headway's
+own."""

@@ -1,4 +1,4 @@
-"""Routes for the operator: health, readiness, metrics, version, and the page's files."""
+"""Routes for the operator: health, readiness, metrics and version, and the files of the page."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PAGE = {
     "/assets/colour.js": ("core/colour.js", "text/javascript; charset=utf-8"),
     "/assets/serve.js": ("serve/serve.js", "text/javascript; charset=utf-8"),
 }
-"""Files of the page, which uses the style sheet and components of the look page."""
+"""Files of the page at `/`, which uses the style sheet and components of the look page."""
 
 
 async def page(service: Service, request: Request) -> Response:
@@ -83,4 +83,4 @@ FILES = (
     Route(method="GET", path="/favicon.ico", handler=favicon, summary="No icon.", is_public=True),
     Route(method="GET", path="/docs", handler=description_page, summary="Redirect to the API tab."),
 )  # fmt: skip
-"""Routes for browsers, which the OpenAPI description leaves out."""
+"""Routes of the files for browsers, which the OpenAPI description leaves out."""

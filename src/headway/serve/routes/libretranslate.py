@@ -1,4 +1,5 @@
-"""LibreTranslate's routes, so that its browser extensions and client libraries work unchanged."""
+"""Routes of LibreTranslate's API, so that its browser extensions and client libraries work
+unchanged."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ PAIR = re.compile(r"(?:^|[-_.])([a-z]{2,3})[-_]([a-z]{2,3})$")
 
 
 def languages_of(run: Run) -> tuple[str, str] | None:
-    """Source and target language, from the endings of the training files or the run's name."""
+    """Source and target language of a translator, from the endings of its training files or from
+    its name."""
     data = run.settings.data
     if data.source and data.target:
         ends = [Path(files[0]).suffix[1:].lower() for files in (data.source, data.target)]
@@ -110,7 +112,8 @@ async def translate(service: Service, request: Request) -> Response:
     made: list[list[str]] = []
     for text, of_one in zip(asked, known, strict=True):
         mine, found = found[: len(of_one)], found[len(of_one) :]
-        # Alternative k joins output k of every sentence, or its last output if it has fewer.
+        # Alternative k consists of output k of every sentence, or of its last output if it has
+        # fewer.
         made.append([
             replace_sentences(text, of_one, [outs[min(k, len(outs) - 1)] for outs in mine], form)
             for k in range(max(map(len, mine), default=1))
@@ -152,7 +155,8 @@ def _translator(service: Service, source: object, target: object) -> InferenceWo
 
 
 async def detect(service: Service, request: Request) -> Response:
-    """Reject the request: no model detects languages, and a guess would look like a result."""
+    """Reject the request, because no model detects languages and a guess would look like a
+    result."""
     raise RequestRejected(
         404, "language detection is not supported. Set source in requests to /translate.",
         code="not_offered",
@@ -160,7 +164,7 @@ async def detect(service: Service, request: Request) -> Response:
 
 
 async def request_fields(service: Service, request: Request) -> dict[str, Any]:
-    """Return the fields of a JSON body or of either kind of form."""
+    """Return the fields of a JSON body or of a form in either encoding."""
     kind = media_type_of(request)
     if kind == "application/json":
         return parse_json(await service.body(request, service.limits.body))

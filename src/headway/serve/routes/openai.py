@@ -1,4 +1,5 @@
-"""OpenAI's routes, so that its clients work unchanged: completions, chat, embeddings, speech."""
+"""Routes of OpenAI's API, so that its clients work unchanged: completions, chat, embeddings,
+speech."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ from headway.tasks.answers import (
 from headway.tasks.format import PrintOptions
 
 DEFAULT_MAX_TOKENS = 16
-"""Default `max_tokens` of `/v1/completions`, as at OpenAI."""
+"""Default `max_tokens` of `/v1/completions`, as in OpenAI's API."""
 
 UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "suffix": (None, ""), "logit_bias": (None, {}),
@@ -56,10 +57,10 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "tool_choice": (None, "none", "auto"), "functions": (None, []),
     "response_format": (None, {"type": "text"}),
 }  # fmt: skip
-"""Unsupported fields of OpenAI's API, with the values that have no effect and are accepted."""
+"""Unsupported fields of OpenAI's API, each with the values that have no effect and are accepted."""
 
 IGNORED_FIELDS = ("user", "metadata", "store", "service_tier", "parallel_tool_calls")
-"""Fields that are ignored: they serve only the caller's own records."""
+"""Fields that are ignored, because they serve only the caller's own records."""
 
 
 def can_complete(worker: InferenceWorker) -> bool:
@@ -84,17 +85,17 @@ def fingerprint(worker: InferenceWorker) -> str:
 
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 2
-"""Lowest sampling temperature, and OpenAI's highest."""
+"""Lowest sampling temperature (lower ones give the same samples), and OpenAI's highest one."""
 
 MAX_SPEECH_TEMPERATURE = 1
-"""OpenAI's highest temperature for transcriptions."""
+"""Highest temperature for transcriptions in OpenAI's API."""
 
 MAX_LOGPROBS, MAX_CHAT_LOGPROBS = 5, 20
-"""OpenAI's limits of `logprobs` and `top_logprobs`."""
+"""Limits on `logprobs` and `top_logprobs` in OpenAI's API."""
 
 
 class CompletionParams:
-    """Checked generation options of a completion or chat request."""
+    """Validated generation options of a completion or chat request."""
 
     def __init__(
         self, given: dict[str, Any], service: Service, worker: InferenceWorker, *,
@@ -129,7 +130,7 @@ class CompletionParams:
         self.generates = not (
             _is_integer(said["max_len"]) and said["max_len"] == 0 and may_read_only
         )
-        """False: only the prompt is returned, with its probabilities."""
+        """Whether to generate text. If not, only the prompt is returned, with its probabilities."""
 
         if not self.generates:
             said["max_len"] = None
@@ -155,7 +156,7 @@ class CompletionParams:
             said |= {"sample": True, "n_best": self.n}
             said["seed"] = secrets.randbelow(2**31) if said["seed"] is None else said["seed"]
         else:
-            # Checked although they have no effect without sampling: invalid values are errors.
+            # Validate them although they have no effect without sampling.
             checked_options({name: said.pop(name) for name in ("temperature", "top_p")}, known)
             said |= {"sample": False, "beam": 1, "n_best": 1, "seed": None}
         try:
@@ -166,7 +167,8 @@ class CompletionParams:
             message = str(error).replace(f"{error.param} must", f"{name} must")
             raise RequestRejected(error.status, message, param=name) from error
         self.copies = 1 if drawn else self.n
-        """Number of identical outputs without sampling."""
+        """Number of times that an output is repeated: without sampling all `n` outputs are
+        identical."""
 
 
 async def completions(service: Service, request: Request) -> Response:
@@ -222,7 +224,7 @@ class CompletionFormat:
     def chunk_choice(
         self, text: str, probs: dict[str, Any] | None, prompt: str | None
     ) -> dict[str, Any]:
-        """`prompt`: given with the first piece of an output, else None."""
+        """Choice of a streamed chunk. `prompt`: set for the first piece of an output, else None."""
         return {"text": ((prompt or "") if self.echo else "") + text, "logprobs": probs}
 
     def logprobs(self, steps: Sequence[TokenLogprob]) -> dict[str, Any] | None:
@@ -323,7 +325,7 @@ async def _stream_chunks(
     def chunk(
         index: int, w: int, text: str, out: TextAnswer | None = None, reason: str | None = None
     ) -> bytes:
-        """`out`: the complete output, given with its last piece."""
+        """Chunk of a stream. `out`: the complete output, set for its last piece."""
         number, probs = index // wanted.n, None
         before = _prompt_text(worker, prompts[number])
         prompt = None if index in sent else before
@@ -372,7 +374,8 @@ async def _stream_chunks(
 
 
 def _outputs(answer: Answer, member: BatchMember | None) -> list[tuple[int, TextAnswer]]:
-    """Outputs of one prompt with their numbers in the continuous batch, in that order."""
+    """Outputs of one prompt with their numbers in the continuous batch, in the order of these
+    numbers."""
     assert isinstance(answer, TextAnswer)
     found = [answer, *answer.others]
     order = range(len(found)) if member is None else member.order
@@ -405,7 +408,7 @@ def _usage(
 
 
 def _prompts(given: Any, worker: InferenceWorker, service: Service, param: str) -> list[Any]:
-    """Prompts from a text, a list of texts, token ids, or lists of token ids."""
+    """Parse prompts: a text, a list of texts, token ids, or lists of token ids."""
     given = "" if given is None else given
     several = given if isinstance(given, list) else [given]
     if isinstance(given, list) and given and all(map(_is_integer, given)):
@@ -452,7 +455,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _stops(given: Any) -> Any:
-    """Stop strings without empty ones, which would have no effect."""
+    """Parse stop strings; empty ones are dropped because they have no effect."""
     if isinstance(given, list):
         return [one for one in given if one != ""] or None
     return None if given == "" else given
@@ -473,7 +476,7 @@ async def embeddings(service: Service, request: Request) -> Response:
     _reject_unknown_fields(given)
     if texts is None:
         raise RequestRejected(422, "input is missing.", param="input")
-    # Token ids are decoded with the model's vocabulary and read as text.
+    # Token ids are decoded with the vocabulary of the model, and then read as text.
     given_texts = _prompts(texts, worker, service, "input")
     several = [_prompt_text(worker, one) for one in given_texts]
     asked = await service.run_request(request, worker, several, {})
@@ -573,11 +576,12 @@ async def transcriptions(service: Service, request: Request) -> Response:
 
 
 SEEK_S = 0.01
-"""Unit of `seek` at OpenAI: frames of ten milliseconds."""
+"""Unit of `seek` in OpenAI's API: frames of ten milliseconds."""
 
 
 def _segment(number: int, one: AnswerSegment) -> dict[str, Any]:
-    """A segment with OpenAI's keys. Probabilities that the model does not have are left out."""
+    """Segment of a transcript with OpenAI's keys. Probabilities that the model does not have are
+    left out."""
     facts = {
         "id": number,
         "seek": round(one.start / SEEK_S),

@@ -1,4 +1,4 @@
-"""Routes that are not part of another API: `/v1/predict`, `/v1/look`, and the list of models."""
+"""Headway's own routes: `/v1/predict`, `/v1/look`, and the list of models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def any_model(worker: InferenceWorker) -> bool:
 
 
 async def predict(service: Service, request: Request) -> Response:
-    """Return the same answers as `run(…)` and `headway predict --json`."""
+    """Return the answers that `run(…)` and `headway predict --json` would give."""
     given = await _request_fields(service, request)
     worker = service.select_worker(given.pop("model", None), any_model, "answers requests")
     if worker.spec.is_text:
@@ -68,7 +68,7 @@ async def predict(service: Service, request: Request) -> Response:
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
-    """An answer as `headway predict --json` prints it."""
+    """Answer in the format of `headway predict --json`."""
     found = answer.to_dict()
     return found if answer.id is None else {"id": answer.id, **found}
 
@@ -111,7 +111,8 @@ async def _request_fields(service: Service, request: Request) -> dict[str, Any]:
 async def _stream_answers(
     service: Service, worker: InferenceWorker, inputs: Sequence[Any], options: Mapping[str, Any]
 ) -> Response:
-    """Send server-sent events: pieces of text once they are final, then the answers."""
+    """Send answers as server-sent events: pieces of text once they are final, then the complete
+    answers."""
     queue: asyncio.Queue[Any] = asyncio.Queue()
     ticket = await service.submit(
         worker, inputs, options, on_piece=lambda n, w, text: queue.put_nowait((n, w, text))
@@ -201,7 +202,7 @@ async def model(service: Service, request: Request) -> Response:
 
 
 def model_json(service: Service, worker: InferenceWorker) -> dict[str, Any]:
-    """Facts about a model in OpenAI's format, with those that the web page needs."""
+    """Facts about a model in OpenAI's format, with additional ones for the web page."""
     run, spec = worker.run, worker.spec
     known = service.options(worker)
     own = {
@@ -236,7 +237,7 @@ EVENT = object_schema(
     model=TEXT,
     answers=schema("array", items=ANSWER),
 )
-"""Event of a stream: a piece of text, or all answers at the end."""
+"""Schema of an event in a stream: a piece of text, or all answers at the end."""
 
 ROUTES = (
     Route(

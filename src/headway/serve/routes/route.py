@@ -1,4 +1,4 @@
-"""A route: its path, the function that answers it, and its OpenAPI description."""
+"""Route of the server: its path, the function that answers it, and its OpenAPI description."""
 
 from __future__ import annotations
 
@@ -22,45 +22,46 @@ class Route:
     handler: RouteHandler
     summary: str
     body: JsonSchema | None = None
-    """Schema of a JSON body."""
+    """Schema of the JSON body."""
 
     form: JsonSchema | None = None
     """Schema of a form with files, if the body may be one."""
 
     urlencoded: bool = False
-    """The body may also be a URL-encoded form."""
+    """Whether the body may also be a URL-encoded form."""
 
     responses: Mapping[str, JsonSchema] = field(default_factory=dict)
     """Schemas of the response by media type."""
 
     error_codes: tuple[int, ...] = (400, 401, 403, 404, 408, 413, 415, 422, 429, 500, 503, 504)
-    """Status codes of its errors."""
+    """HTTP status codes of the errors of this route."""
 
     is_public: bool = False
-    """No API key is needed."""
+    """Whether the route needs no API key."""
 
     plain_errors: bool = False
-    """Errors are a text instead of an object with a message, as its clients expect."""
+    """Whether errors are a string, as its clients expect, instead of an object with a message."""
 
     key_in_body: bool = False
-    """The API key may also be the body field `api_key`, for clients that cannot set a header."""
+    """Whether the API key may also be the body field `api_key`, for clients that cannot set a
+    header."""
 
     invalid_value_status: int | None = None
-    """Status of invalid values, if it is not 413 or 422. OpenAI uses 400."""
+    """HTTP status of invalid values, if it is not 413 or 422. OpenAI's API uses 400."""
 
     queues: bool = False
-    """Requests need a place in the queue of a model."""
+    """Whether requests need a place in the queue of a model."""
 
 
 def path_in(scope: Mapping[str, Any]) -> str:
-    """The path of a request without the prefix under which the application is mounted."""
+    """Path of a request, without the prefix under which the application is mounted."""
     path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
     inside = path == prefix or path.startswith(prefix + "/")
     return path[len(prefix) :] if prefix and inside else path
 
 
 def schema(kind: str, **more: Any) -> dict[str, Any]:
-    """Short form of a schema: `schema("integer", minimum=1)`."""
+    """JSON schema in short form: `schema("integer", minimum=1)`."""
     return {"type": kind, **more}
 
 
@@ -70,7 +71,7 @@ def object_schema(required: tuple[str, ...] = (), /, **properties: Any) -> dict[
 
 
 def event_stream_schema(of: JsonSchema, example: str = "") -> dict[str, Any]:
-    """Schema of a response that is a stream of server-sent events, each an object like `of`."""
+    """Schema of a stream of server-sent events, each an object as described by `of`."""
     said = (
         "Server-sent events if the request has stream=true: lines of `data: ` with an object of "
         "x-event, and `data: [DONE]` at the end. Lines that begin with a colon are comments."
