@@ -29,8 +29,8 @@ class LlamaFamily:
     model_type: str
     cls: str
     attention_bias: str | None = None
-    """Which projections have a bias. None: one key of the configuration sets it for all
-    projections."""
+    """Names of the projections with a bias. None: one key of the configuration sets it for all of
+    them."""
 
     qk_norm: bool = False
     window: bool = False

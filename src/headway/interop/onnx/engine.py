@@ -322,7 +322,6 @@ def _cached_graph(
 
 
 def _log_probs(found: dict[str, GraphArray]) -> Tensor:
-    """Log-probabilities of the next token."""
     return torch.from_numpy(found[LOGITS][:, -1]).log_softmax(-1)
 
 
