@@ -14,7 +14,8 @@ CHAPTERS = sorted((DOCS / "look" / "guide").glob("[0-9]*.md"))
 PROGRAM = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMES = (
     "look/python", "look/lens", "look/maps", "look/heads", "look/factors", "look/beam",
-    "start/python", "start/five-minutes", "start/install", "tour",
+    "start/python", "start/five-minutes", "start/install", "start/cookbook",
+    "start/coming-from-hugging-face", "tour",
     "tasks/translate", "tasks/complete", "tasks/embed", "tasks/decoding",
     "tasks/caption", "tasks/transcribe", "tasks/data", "tasks/metrics",
     "models/base-en", "models/families", "models/tokenizers",
@@ -34,6 +35,7 @@ def test_a_program_of_the_guide_prints_the_output_below_it(
     program: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(DOCS.parent / "examples")
     printed = StringIO()
     with redirect_stdout(printed):
         exec(compile(program, "the guide", "exec"), {"__name__": "__guide__"})
