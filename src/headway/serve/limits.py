@@ -19,54 +19,60 @@ class Limits(TracksExplicit):
     """Limits of the server, set as `serve.NAME=VALUE` on the command line."""
 
     body: int = 2_000_000
-    """Largest body of a text request in bytes; more: 413."""
+    """Limit on the bytes of the body of a text request. Larger ones are rejected with status
+    413."""
 
     media: int = 25_000_000
-    """Largest body in bytes of a request that may contain images, video or audio (a form with
-    files, or JSON for `/v1/predict`), if a served model reads them; more: 413."""
+    """Limit on the bytes of a body that may contain images, video or audio: a form with files, or
+    JSON for `/v1/predict`, if a served model reads media. Larger ones are rejected with status
+    413."""
 
     bodies: int = 256_000_000
-    """Bytes of the bodies of all running requests together; more: 429. Requests whose API key is in
-    the body, and not checked yet, are rejected above a quarter of it."""
+    """Limit on the bytes of all request bodies in progress; further requests are rejected with
+    status 429. Bodies with an API key that is not checked yet may take a quarter of it."""
 
     inputs: int = 32
-    """Most inputs of one request; more: 413."""
+    """Limit on the inputs of one request. More are rejected with status 413."""
 
     characters: int = 20_000
-    """Most characters of one input text; more: 413."""
+    """Limit on the characters of one input text. Longer texts are rejected with status 413."""
 
     audio_seconds: float = 600.0
-    """Longest audio input in seconds; more: 413."""
+    """Limit on the seconds of one audio input. Longer audio is rejected with status 413."""
 
     n: int = 8
-    """Most outputs for one input (`n`, `n_best`, `alternatives`); more: 422."""
+    """Limit on the outputs for one input (`n`, `n_best`, `alternatives`). More are rejected with
+    status 422."""
 
     beams: int = 16
-    """Largest beam width; more: 422."""
+    """Limit on the beam width. Larger ones are rejected with status 422."""
 
     tokens: int = 2048
-    """Most tokens of one output; more: 422. A lower limit of the model still applies."""
+    """Limit on the tokens of one output. Higher requests are rejected with status 422. A lower
+    limit of the model still applies."""
 
     queue: int = 128
-    """Most requests per model that are queued or running; more: 429, with the seconds to wait
-    before the next attempt."""
+    """Limit on the requests per model that are queued or running. Further requests are rejected
+    with status 429 and the seconds to wait before the next attempt."""
 
     seconds: float = 60.0
-    """Longest time in seconds from the complete request to the complete response; longer: 504, and
-    the computation is cancelled."""
+    """Time limit in seconds from the complete request to the complete response. Slower requests get
+    status 504, and their computation is cancelled."""
 
     collect_ms: float = 3.0
     """Milliseconds that a request waits for others to share its batch, if the last batch had
     several requests."""
 
     batch: int = 256
-    """Most inputs in one batch."""
+    """Limit on the inputs in one batch."""
 
     rows: int = 64
-    """Most sequences that are generated together, one token each per step (continuous batching)."""
+    """Limit on the sequences that are generated together, one token each per step (continuous
+    batching)."""
 
     looks: int = 4
-    """Most requests to `/v1/look` that wait while one is computed; more: 429."""
+    """Limit on the requests to `/v1/look` that wait while one is computed. Further ones are
+    rejected with status 429."""
 
     drain: float = 30.0
     """Seconds that accepted requests have to finish after SIGTERM; the process ends at most half a
@@ -81,13 +87,14 @@ class Limits(TracksExplicit):
     common clients and proxies, so that they close it first."""
 
     body_seconds: float = 25.0
-    """Seconds in which the body of a request must arrive; later: 408."""
+    """Seconds in which the body of a request must arrive. Later the request is rejected with status
+    408."""
 
     send_seconds: float = 20.0
     """Seconds after which a client that reads nothing of its response is disconnected."""
 
     connections: int = 4096
-    """Most open connections; more: 503."""
+    """Limit on the open connections. Further ones are rejected with status 503."""
 
     def __post_init__(self) -> None:
         check_values(self)

@@ -24,7 +24,7 @@ LEVELS = 255.0
 """Largest value of an 8-bit pixel."""
 
 BILINEAR = 2
-"""Number of bilinear resampling in Pillow, which headway uses."""
+"""Pillow's number for bilinear resampling, which headway uses."""
 
 RESAMPLING = {0: "nearest", 1: "Lanczos", 3: "bicubic", 4: "box", 5: "Hamming"}
 """Pillow's resampling methods other than bilinear, by their numbers."""
