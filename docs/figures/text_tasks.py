@@ -1,7 +1,7 @@
 """Images of the pages about tasks on text in `docs/tasks`.
 
-The runs are trained on the sentences and plays of `examples/data`: each in about a minute of one
-core.
+The runs are trained on the sentences and plays of `examples/data` and on drawn shapes: each in one
+to five minutes of one core.
 """
 
 from __future__ import annotations
@@ -265,9 +265,7 @@ def temperatures(browser: Any) -> Pixels:
 # Fill
 
 
-GAPS = ("What are you [MASK] for?", "He is afraid [MASK] dogs.", "[MASK] is your name?")
-"""Sentences of which the training has no copy."""
-
+GAPS = ("I don't [MASK] what to do.", "Are you afraid [MASK] dogs?", "I have to [MASK] home now.")
 LIKELIEST = 4
 ORIGINALS = 5
 """Number of validation images that are shown."""
@@ -283,9 +281,9 @@ def gaps(browser: Any) -> Pixels:
     cells = []
     for sentence, answer in zip(GAPS, run(list(GAPS), n_best=LIKELIEST), strict=True):
         (gap,) = answer.gaps or ()
-        rows = [(escape(one.text), f"{one.probability:.2f}", bar(one.probability)) for one in gap]
-        cells.append(f"<h2>{escape(sentence)}</h2>{rows_table(('', '', ''), rows, raw=True)}")
-    return card(browser, "".join(cells))
+        rows = [(escape(one.word), f"{one.probability:.2f}", bar(one.probability)) for one in gap]
+        cells.append(f"<div><h2>{escape(sentence)}</h2>{rows_table((), rows, raw=True)}</div>")
+    return card(browser, f'<div style="display: flex; gap: 24px">{"".join(cells)}</div>')
 
 
 def patches(browser: Any) -> Pixels:
