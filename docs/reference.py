@@ -41,13 +41,13 @@ BASE = "seq2seq"
 READ_ON = {
     "data": "../tasks/data.md", "tokenizer": "../models/tokenizers.md",
     "train": "../tasks/training.md", "decode": "../tasks/decoding.md",
-    "augment": "../tasks/classify.md#changing-images-and-recordings-at-random",
+    "augment": "../tasks/classify.md#data-augmentation",
     "start": "../tasks/finetune.md", "lora": "../tasks/finetune.md#lora",
     "distil": "../tasks/finetune.md#distil-a-smaller-model-from-a-larger-one",
     "complete": "../tasks/complete.md", "fill": "../tasks/fill.md",
     "classify": "../tasks/classify.md", "tag": "../tasks/tag.md", "embed": "../tasks/embed.md",
     "caption": "../tasks/caption.md", "transcribe": "../tasks/transcribe.md",
-    "identify": "../tasks/classify.md#who-speaks", "translate": "../tasks/translate.md",
+    "identify": "../tasks/classify.md#speaker-identification", "translate": "../tasks/translate.md",
     "serve": "../serve/index.md#limits",
     "image": "../tasks/media.md", "audio": "../tasks/media.md#audio",
 }  # fmt: skip
