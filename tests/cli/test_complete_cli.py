@@ -60,7 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def said(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Command:
+def predict(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> Command:
     """What `headway predict` prints."""
 
     def predict(run: str, *words: str, lines: str = "the old\n") -> str:
@@ -96,32 +96,32 @@ def error_of(
 # Continuing
 
 
-def test_every_line_is_continued(said: Command) -> None:
-    out = said("plain", lines="the old\n\ncat fin")
+def test_every_line_is_continued(predict: Command) -> None:
+    out = predict("plain", lines="the old\n\ncat fin")
     first, _, last = out.split("\n")[:3]
     assert out.count("\n") == 3
     assert first.startswith("the old")
     assert last.startswith("cat fin")
     assert len(last) == len("cat fin") + 6  # decode.max_len, of bytes
-    assert said("plain", "--scores").split("\t")[1] == f"{first}\n"
+    assert predict("plain", "--scores").split("\t")[1] == f"{first}\n"
 
 
-def test_json_has_every_token_with_its_log_probability(said: Command) -> None:
-    found = json.loads(said("plain", "--json"))
+def test_json_has_every_token_with_its_log_probability(predict: Command) -> None:
+    found = json.loads(predict("plain", "--json"))
     [output] = found["outputs"]
     assert found["source"] == "the old"
     assert len(output["tokens"]) == 6
     assert sum(output["token_log_probs"]) == pytest.approx(output["log_prob"])
-    assert f"the old{output['text']}\n" == said("plain")
+    assert f"the old{output['text']}\n" == predict("plain")
 
 
-def test_streamed_text_is_the_same(said: Command) -> None:
+def test_streamed_text_is_the_same(predict: Command) -> None:
     lines = "the old\ncat fin\n"
-    assert said("plain", "--stream", lines=lines) == said("plain", lines=lines)
+    assert predict("plain", "--stream", lines=lines) == predict("plain", lines=lines)
 
 
-def test_several_are_the_best_first(said: Command) -> None:
-    rows = [line.split("\t") for line in said("plain", "--beam", "4", "--n-best", "3",
+def test_several_are_the_best_first(predict: Command) -> None:
+    rows = [line.split("\t") for line in predict("plain", "--beam", "4", "--n-best", "3",
                                               "--scores").splitlines()]  # fmt: skip
     values = [float(score) for score, _ in rows]
     assert values == sorted(values, reverse=True)
@@ -129,21 +129,21 @@ def test_several_are_the_best_first(said: Command) -> None:
 
 
 def test_a_beam_is_searched_for_by_a_run_that_samples_too(
-    said: Command, folder: Path, tmp_path: Path
+    predict: Command, folder: Path, tmp_path: Path
 ) -> None:
     run = shutil.copytree(folder / "plain", tmp_path / "run")
     settings = load_run(run)
     drawn = replace(settings, decode=replace(settings.decode, sample=True, temperature=3.0))
     (run / "config.toml").write_text(resolved_toml(drawn))
-    greedy = said("plain", "--beam", "1")
-    assert said(str(run), "--beam", "1") == greedy != said(str(run))
-    assert said(str(run), "--beam", "1", "decode.sample=true") == said(str(run))
+    greedy = predict("plain", "--beam", "1")
+    assert predict(str(run), "--beam", "1") == greedy != predict(str(run))
+    assert predict(str(run), "--beam", "1", "decode.sample=true") == predict(str(run))
 
 
-def test_a_draft_changes_nothing(said: Command, folder: Path) -> None:
+def test_a_draft_changes_nothing(predict: Command, folder: Path) -> None:
     lines = "the old\ncat fin\n"
-    drafted = said("plain", "--draft", str(folder / "plain"), lines=lines)
-    assert drafted == said("plain", lines=lines)
+    drafted = predict("plain", "--draft", str(folder / "plain"), lines=lines)
+    assert drafted == predict("plain", lines=lines)
 
 
 # Examples in the prompt
@@ -155,38 +155,39 @@ def shots(path: Path, *examples: tuple[str, str], names: tuple[str, str]) -> str
     return str(path)
 
 
-def test_labels_of_examples_are_chosen_from(said: Command, tmp_path: Path) -> None:
+def test_labels_of_examples_are_chosen_from(predict: Command, tmp_path: Path) -> None:
     of = shots(tmp_path / "shots", ("dog", "up"), ("cat", "down"), names=("text", "label"))
     lines = "dog\ncat\ndog\n"
-    chosen = said("plain", "--shots", of, lines=lines).splitlines()
+    chosen = predict("plain", "--shots", of, lines=lines).splitlines()
     assert set(chosen) <= {"up", "down"}
     assert chosen[0] == chosen[2]
     rows = [
-        json.loads(row) for row in said("plain", "--shots", of, "--json", lines=lines).splitlines()
+        json.loads(row)
+        for row in predict("plain", "--shots", of, "--json", lines=lines).splitlines()
     ]
     assert [row["label"] for row in rows] == chosen
     assert sum(rows[0]["probabilities"].values()) == pytest.approx(1.0)
-    label, share = said("plain", "--shots", of, "--scores").strip().split("\t")
+    label, share = predict("plain", "--shots", of, "--scores").strip().split("\t")
     assert float(share) >= 0.5
     assert label in ("up", "down")
 
 
-def test_labels_can_be_named_without_examples(said: Command) -> None:
-    [row] = said("plain", "--labels", "tree, dog,sees", "--json").splitlines()
+def test_labels_can_be_named_without_examples(predict: Command) -> None:
+    [row] = predict("plain", "--labels", "tree, dog,sees", "--json").splitlines()
     found = json.loads(row)
     assert found["probabilities"].keys() == {"tree", "dog", "sees"}
     assert found["label"] == max(found["log_probs"], key=found["log_probs"].get)
 
 
 def test_prompts_with_answers_are_continued_up_to_the_end_of_the_line(
-    said: Command, tmp_path: Path
+    predict: Command, tmp_path: Path
 ) -> None:
     of = shots(tmp_path / "shots", ("the", "old"), ("red", "cat"), names=("prompt", "answer"))
-    [row] = said("plain", "--shots", of, "--json", lines="dog\n").splitlines()
+    [row] = predict("plain", "--shots", of, "--json", lines="dog\n").splitlines()
     found = json.loads(row)
     assert found["source"] == "the old\n\nred cat\n\ndog"
-    assert said("plain", "--shots", of, lines="dog\n") == found["outputs"][0]["text"] + "\n"
-    assert said("plain", "--shots", of, "--stream", lines="dog\n") == said(
+    assert predict("plain", "--shots", of, lines="dog\n") == found["outputs"][0]["text"] + "\n"
+    assert predict("plain", "--shots", of, "--stream", lines="dog\n") == predict(
         "plain", "--shots", of, lines="dog\n"
     )
 
@@ -194,23 +195,23 @@ def test_prompts_with_answers_are_continued_up_to_the_end_of_the_line(
 # Fields
 
 
-def test_a_field_is_written_after_the_known_ones(said: Command) -> None:
-    body = said("fields", lines='{"title": "dog"}\n{}\n').splitlines()
+def test_a_field_is_written_after_the_known_ones(predict: Command) -> None:
+    body = predict("fields", lines='{"title": "dog"}\n{}\n').splitlines()
     assert len(body) == 2
     assert body[0].split(" ")[0] in WORDS  # no blank before it
-    [row] = said("fields", "--json", lines='{"title": "dog"}').splitlines()
+    [row] = predict("fields", "--json", lines='{"title": "dog"}').splitlines()
     found = json.loads(row)
     assert found["field"] == "body"
     assert found["document"] == {"title": "dog", "body": body[0]}
-    assert said("fields", "--field", "body", lines='{"title": "dog"}') == f"{body[0]}\n"
-    title = json.loads(said("fields", "--field", "title", "--json", lines='{"body": "the dog"}'))
+    assert predict("fields", "--field", "body", lines='{"title": "dog"}') == f"{body[0]}\n"
+    title = json.loads(predict("fields", "--field", "title", "--json", lines='{"body": "the dog"}'))
     assert title["document"].keys() == {"title", "body"}
-    assert said("fields", "--scores", lines='{"title": "dog"}').split("\t")[1] == f"{body[0]}\n"
+    assert predict("fields", "--scores", lines='{"title": "dog"}').split("\t")[1] == f"{body[0]}\n"
 
 
-def test_the_mark_of_a_field_ends_it(said: Command) -> None:
+def test_the_mark_of_a_field_ends_it(predict: Command) -> None:
     """A title of the training data is one word."""
-    found = json.loads(said("fields", "--field", "title", "--json", lines='{"body": "the dog"}'))
+    found = json.loads(predict("fields", "--field", "title", "--json", lines='{"body": "the dog"}'))
     [output] = found["outputs"]
     assert output["finished"]
     assert len(output["tokens"]) <= 1
@@ -351,11 +352,11 @@ def test_a_run_can_be_read_back_and_started_from(folder: Path, tmp_path: Path) -
 
 
 def test_the_predicted_field_of_a_file_is_not_read(
-    folder: Path, tmp_path: Path, capsys: Output, said: Command
+    folder: Path, tmp_path: Path, capsys: Output, predict: Command
 ) -> None:
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()[:3]]
     lines = "".join(json.dumps({"title": row["title"]}) + "\n" for row in rows)
-    wanted = said("fields", "--field", "body", lines=lines)
+    wanted = predict("fields", "--field", "body", lines=lines)
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({**row, "id": 1}) + "\n" for row in rows))
     assert main(["predict", str(folder / "fields"), str(path), "--device", "cpu"]) == 0

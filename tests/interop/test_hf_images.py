@@ -59,7 +59,7 @@ def prepared(x_BTCYX: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def said(model: Any, x_BTCYX: Tensor) -> Tensor:
+def our_output(model: Any, x_BTCYX: Tensor) -> Tensor:
     """By our model: scores of classes, or vectors of images."""
     given, layout = model.front.collate(list(x_BTCYX))
     x_ND = model(given, layout)
@@ -67,7 +67,7 @@ def said(model: Any, x_BTCYX: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def said_there(model: Any, pixels_BCYX: Tensor, **options: Any) -> Tensor:
+def their_output(model: Any, pixels_BCYX: Tensor, **options: Any) -> Tensor:
     found = model(pixels_BCYX, **options)
     return found.logits if "logits" in found else found.pooler_output
 
@@ -88,7 +88,7 @@ def test_the_scores_are_those_of_the_reference(name: str, tmp_path: Path) -> Non
     theirs = of_their_kind(name)
     mine = with_half(ours(saved(theirs, tmp_path)))
     x_BTCYX = images(theirs, 3)
-    check(said(mine, x_BTCYX), said_there(theirs, prepared(x_BTCYX)))
+    check(our_output(mine, x_BTCYX), their_output(theirs, prepared(x_BTCYX)))
 
 
 def with_half(model: Any) -> Any:
@@ -106,8 +106,8 @@ def test_other_resolutions_interpolate_positions_as_the_reference(
     theirs = of_their_kind(name)
     mine = with_half(ours(saved(theirs, tmp_path)))
     x_BTCYX = images(theirs, 2, size=size)
-    expected = said_there(theirs, prepared(x_BTCYX), interpolate_pos_encoding=True)
-    check(said(mine, x_BTCYX), expected)
+    expected = their_output(theirs, prepared(x_BTCYX), interpolate_pos_encoding=True)
+    check(our_output(mine, x_BTCYX), expected)
 
 
 def test_images_of_several_sizes_in_one_batch_are_each_read_as_alone(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_images_of_several_sizes_in_one_batch_are_each_read_as_alone(tmp_path: P
     mine = with_half(ours(saved(theirs, tmp_path)))
     sizes = [(16, 16), (24, 8), (16, 16), (12, 20)]
     items = [images(theirs, n + 1, size=size)[n] for n, size in enumerate(sizes)]
-    alone = [said_there(theirs, prepared(x[None]), interpolate_pos_encoding=True) for x in items]
+    alone = [their_output(theirs, prepared(x[None]), interpolate_pos_encoding=True) for x in items]
     given, layout = mine.front.collate(items)
     with torch.no_grad():
         check(mine.classes(mine(given, layout), layout), torch.cat(alone))
@@ -236,7 +236,7 @@ def test_a_run_of_our_own_gives_the_same_scores_in_transformers(name: str, tmp_p
     facts = json.loads((tmp_path / "out" / "preprocessor_config.json").read_text())
     mean, std = (torch.tensor(facts[f"image_{key}"])[:, None, None] for key in ("mean", "std"))
     pixels_BCYX = (x_BTCYX[:, 0] * facts["rescale_factor"] - mean) / std
-    check(said(run.model, x_BTCYX), said_there(theirs, pixels_BCYX))
+    check(our_output(run.model, x_BTCYX), their_output(theirs, pixels_BCYX))
 
 
 @pytest.mark.parametrize(

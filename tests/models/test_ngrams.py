@@ -30,10 +30,10 @@ from headway.training.resolve import resolve
 from headway.training.trainer import Trainer
 from tests.models.variants import SIZES, flat
 from tests.training.labelled import (
-    asked,
     people,
     resolved,
     sentiments,
+    settings_of,
     write_conll,
     write_tsv,
 )
@@ -102,7 +102,7 @@ def test_the_table_is_fitted_before_the_first_step(task: str, tmp_path: Path) ->
         text = write_tsv(tmp_path / "texts.tsv", sentiments())
     else:
         text = write_conll(tmp_path / "texts.conll", people())
-    settings, prepared = resolved(make_task(spec_of(task)), asked(task, text), tmp_path)
+    settings, prepared = resolved(make_task(spec_of(task)), settings_of(task, text), tmp_path)
     heard: list[str] = []
     worker = Trainer(settings, prepared, Distributed(), heard.append)
     assert any("n-grams" in line for line in heard)
@@ -119,7 +119,7 @@ def test_the_table_is_fitted_before_the_first_step(task: str, tmp_path: Path) ->
 
 def test_views_tell_case_shape_and_words(tmp_path: Path) -> None:
     text = write_tsv(tmp_path / "texts.tsv", [(f"Ok {a} OK", b) for a, b in sentiments()])
-    _, prepared = resolved(make_task(spec_of("classify")), asked("classify", text), tmp_path)
+    _, prepared = resolved(make_task(spec_of("classify")), settings_of("classify", text), tmp_path)
     words = prepared.tokenizer
     views_KV = token_views(words, words.vocab_size)
     (title, *_), (small, *_) = (words.encode(one) for one in ("Ok", "ok"))
@@ -168,7 +168,7 @@ def test_ngrams_go_with_one_head_of_labels() -> None:
 
 def test_ngrams_of_numbers_are_ridge_regression_and_have_a_share(tmp_path: Path) -> None:
     text = write_tsv(tmp_path / "texts.tsv", [(a, str(len(a))) for a, _ in sentiments()])
-    wanted = asked("classify", text, classify__answer="number", model__ngrams=512)
+    wanted = settings_of("classify", text, classify__answer="number", model__ngrams=512)
     settings, prepared = resolved(make_task(spec_of("classify")), wanted, tmp_path)
     worker = Trainer(settings, prepared, Distributed(), lambda text: None)
     asking = EvalPass(worker.model.eval(), torch.device("cpu"), calibrate=True)

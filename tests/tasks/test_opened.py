@@ -54,7 +54,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return found
 
 
-def said(run: LoadedRun) -> Tensor:
+def output_of(run: LoadedRun) -> Tensor:
     tokens_N = torch.tensor([2, 5, 7, 3])
     with torch.no_grad():
         x_ND: Tensor = run.model(tokens_N, Layout.of([4]))
@@ -101,7 +101,7 @@ def test_what_is_opened_does_not_change(runs: Path) -> None:
 
 def test_a_twin_has_the_weights_and_not_the_hooks(runs: Path, reads: list[Path]) -> None:
     run = open_run(runs / "complete", device="cpu")
-    before, twin = said(run), run.inspection_copy()
+    before, twin = output_of(run), run.inspection_copy()
     for one, other in zip(run.model.parameters(), twin.model.parameters(), strict=True):
         assert one.data_ptr() == other.data_ptr()
     twin.model(torch.tensor([2, 3]), Layout.of([2])).sum().backward()
@@ -110,8 +110,8 @@ def test_a_twin_has_the_weights_and_not_the_hooks(runs: Path, reads: list[Path])
     assert not any(id(part) in mine for part in twin.model.modules())
     for part in twin.model.modules():
         part.register_forward_hook(lambda part, given, out: torch.zeros_like(out))
-    assert torch.equal(said(twin), torch.zeros_like(before))
-    assert torch.equal(said(run), before)
+    assert torch.equal(output_of(twin), torch.zeros_like(before))
+    assert torch.equal(output_of(run), before)
     assert reads == [runs / "complete"]
     assert twin.lock is not run.lock
 
@@ -120,8 +120,8 @@ def test_a_twin_of_rounded_weights_reads_those_of_the_folder(runs: Path) -> None
     whole, rounded = (
         open_run(runs / "complete", device="cpu", precision=p) for p in ("fp32", "int8")
     )
-    assert not torch.equal(said(whole), said(rounded))
-    assert torch.equal(said(whole), said(rounded.inspection_copy()))
+    assert not torch.equal(output_of(whole), output_of(rounded))
+    assert torch.equal(output_of(whole), output_of(rounded.inspection_copy()))
 
 
 def test_precision_is_that_of_the_run_unless_given(runs: Path, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def write_conll(path: Path, sentences: list[list[tuple[str, str]]]) -> str:
     return str(path)
 
 
-def asked(task: str, text: str, **changes: Any) -> RunSettings:
+def settings_of(task: str, text: str, **changes: Any) -> RunSettings:
     given: dict[str, Any] = {"task": task, "data.text": [text], "data.valid_size": 12}
     given |= TINY | SHORT | {key.replace("__", "."): value for key, value in changes.items()}
     return load_run_settings(None, [], given)

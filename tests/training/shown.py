@@ -86,7 +86,7 @@ def write_speakers(folder: Path, pitches: dict[str, float], n: int = 12, seed: i
     return str(folder)
 
 
-def asked(task: str, media: str, **changes: Any) -> RunSettings:
+def settings_of(task: str, media: str, **changes: Any) -> RunSettings:
     given: dict[str, Any] = {"task": task, "data.media": [media], "data.valid_size": 12}
     given |= TINY | SHORT | {key.replace("__", "."): value for key, value in changes.items()}
     return load_run_settings(None, [], given)

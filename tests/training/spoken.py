@@ -17,7 +17,7 @@ LETTER_S, PAUSE_S = 0.06, 0.06
 Samples = NDArray[np.float32]
 
 
-def said(
+def spoken_audio(
     text: str, seed: int = 0, pause_s: float = PAUSE_S
 ) -> tuple[Samples, list[dict[str, Any]]]:
     """The audio of a text, and when each word begins and ends."""
@@ -61,7 +61,7 @@ def write_wav(path: Path, samples: Samples, rate: int = RATE) -> str:
 
 def write_manifest(folder: Path, name: str, chosen: list[str], seed: int = 0) -> str:
     """All recordings in one file, and a line for each in a list."""
-    recordings = [said(text, seed) for text in chosen]
+    recordings = [spoken_audio(text, seed) for text in chosen]
     write_wav(folder / f"{name}.wav", np.concatenate([audio for audio, _ in recordings]))
     lines, at = [], 0
     for text, (audio, words) in zip(chosen, recordings, strict=True):

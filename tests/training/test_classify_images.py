@@ -34,7 +34,7 @@ from headway.training.distributed import Distributed
 from headway.training.trainer import Trainer
 from tests.facts import naming
 from tests.training.labelled import resolved, same_after_stops, trained
-from tests.training.shown import SIDES, asked, image, write_images, write_videos
+from tests.training.shown import SIDES, image, settings_of, write_images, write_videos
 
 CPU = torch.device("cpu")
 _, IMAGES, VIDEOS, _ = map(make_task, SPECS["classify"].rows)
@@ -49,7 +49,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> str:
 def learned(tmp_path_factory: pytest.TempPathFactory, images: str) -> Path:
     """The folder of a run that knows its sides."""
     folder = tmp_path_factory.mktemp("learned")
-    settings, prepared = resolved(IMAGES, asked("classify", images, train__steps=50), folder)
+    settings, prepared = resolved(IMAGES, settings_of("classify", images, train__steps=50), folder)
     worker = trained(settings, prepared, folder)
     save_weights(folder, model_weights(worker.model))
     (folder / CONFIG).write_text(resolved_toml(settings))
@@ -75,7 +75,7 @@ def test_sides_are_learned(learned: Path, images: str) -> None:
 
 
 def test_defaults_follow_from_the_images(images: str, tmp_path: Path) -> None:
-    settings, prepared = resolved(IMAGES, asked("classify", images), tmp_path)
+    settings, prepared = resolved(IMAGES, settings_of("classify", images), tmp_path)
     model: Any = settings.model
     shape = model.image
     assert (shape.height, shape.width, shape.channels, shape.patch) == (8, 8, 1, 2)
@@ -84,7 +84,9 @@ def test_defaults_follow_from_the_images(images: str, tmp_path: Path) -> None:
     assert settings.labels == tuple(sorted(SIDES))
     assert settings.augment.crop == 1
     assert shape.mean == tuple(pixel_statistics(prepared.train.images)["mean"])
-    kept = resolved(IMAGES, asked("classify", images, augment__crop=0, train__lr=0.5), tmp_path)[0]
+    kept = resolved(
+        IMAGES, settings_of("classify", images, augment__crop=0, train__lr=0.5), tmp_path
+    )[0]
     assert kept.augment.crop == 0
     assert kept.train.lr == 0.5
 
@@ -104,7 +106,7 @@ def loss(task: ClassifyObjective, model: Any, batch: Batch[torch.Tensor]) -> flo
 
 
 def test_the_cut_and_the_fixed_form_do_not_change_the_loss(images: str, tmp_path: Path) -> None:
-    settings = asked(
+    settings = settings_of(
         "classify", images, classify__balance=True, train__batch_tokens=170, augment__crop=0
     )
     settings, prepared = resolved(IMAGES, settings, tmp_path)
@@ -127,7 +129,7 @@ def test_the_cut_and_the_fixed_form_do_not_change_the_loss(images: str, tmp_path
 
 def test_mixed_images_share_their_targets(images: str, tmp_path: Path) -> None:
     changes = {"augment__mixup": 0.8, "augment__cutmix": 1.0, "augment__crop": 0}
-    settings, prepared = resolved(IMAGES, asked("classify", images, **changes), tmp_path)
+    settings, prepared = resolved(IMAGES, settings_of("classify", images, **changes), tmp_path)
     task = ClassifyObjective(settings, prepared)
     model = build_model(settings.model, seed=1)
     [part] = task.parts(task.epoch(0)[0], 1000)
@@ -160,7 +162,7 @@ def test_stopped_every_few_steps_it_ends_with_the_same_weights(
     if modality == "video":
         changes |= {"model__image__frames": 4, "model__image__tubelet": 2}
     changes["data__valid_size"] = 8
-    settings = asked("classify", write(tmp_path / "media"), **changes)
+    settings = settings_of("classify", write(tmp_path / "media"), **changes)
     settings, prepared = resolved(kind, settings, tmp_path)
     assert same_after_stops(settings, prepared, tmp_path)
 
@@ -168,7 +170,7 @@ def test_stopped_every_few_steps_it_ends_with_the_same_weights(
 def test_videos_are_classified_by_motion(tmp_path: Path) -> None:
     changes = {"model__image__frames": 4, "model__image__tubelet": 1, "train__steps": 60,
                "model__image__patch": 4, "augment__crop": 0}  # fmt: skip
-    settings = asked("classify", write_videos(tmp_path, 80), **changes)
+    settings = settings_of("classify", write_videos(tmp_path, 80), **changes)
     settings, prepared = resolved(VIDEOS, settings, tmp_path)
     task = VIDEOS.objective(settings, prepared)
     worker = trained(settings, prepared, tmp_path)
@@ -180,7 +182,7 @@ TAUGHT = {"model__image__distil_token": True, "train__steps": 3}
 
 
 def test_a_teacher_teaches_the_second_token(learned: Path, images: str, tmp_path: Path) -> None:
-    settings = asked(
+    settings = settings_of(
         "classify", images, classify__teacher=str(learned), **TAUGHT, train__label_smoothing=0.0
     )
     settings, prepared = resolved(IMAGES, settings, tmp_path)
@@ -214,7 +216,9 @@ def test_a_teacher_teaches_the_second_token(learned: Path, images: str, tmp_path
 def test_without_a_teacher_both_heads_learn_the_label(
     learned: Path, images: str, tmp_path: Path
 ) -> None:
-    settings = asked("classify", images, classify__teacher=str(learned), **TAUGHT, augment__crop=0)
+    settings = settings_of(
+        "classify", images, classify__teacher=str(learned), **TAUGHT, augment__crop=0
+    )
     settings, prepared = resolved(IMAGES, settings, tmp_path)
     task = ClassifyObjective(settings, prepared)
     task.teacher = None
@@ -228,7 +232,7 @@ def test_without_a_teacher_both_heads_learn_the_label(
 
 
 def test_both_heads_answer_together(learned: Path, images: str, tmp_path: Path) -> None:
-    settings = asked("classify", images, classify__teacher=str(learned), **TAUGHT)
+    settings = settings_of("classify", images, classify__teacher=str(learned), **TAUGHT)
     settings, prepared = resolved(IMAGES, settings, tmp_path)
     worker = Trainer(settings, prepared, Distributed(), lambda text: None)
     model = worker.model.eval()
@@ -258,13 +262,13 @@ def test_teacher_and_token_must_fit(
 ) -> None:
     change = {key: str(learned) if value == "LEARNED" else value for key, value in change.items()}
     with pytest.raises(ConfigError, match=said):
-        resolved(IMAGES, asked("classify", images, **change), tmp_path)
+        resolved(IMAGES, settings_of("classify", images, **change), tmp_path)
 
 
 def test_a_teacher_of_other_classes_is_an_error(learned: Path, tmp_path: Path) -> None:
     other = write_images(tmp_path / "other")
     (tmp_path / "other" / "top").rename(tmp_path / "other" / "bottom")
-    settings = asked("classify", other, classify__teacher=str(learned), **TAUGHT)
+    settings = settings_of("classify", other, classify__teacher=str(learned), **TAUGHT)
     with pytest.raises(ConfigError, match=r"(?=.*classify\.teacher=)(?=.*\btop\b)(?=.*\bbottom\b)"):
         resolved(IMAGES, settings, tmp_path)
 
@@ -272,7 +276,7 @@ def test_a_teacher_of_other_classes_is_an_error(learned: Path, tmp_path: Path) -
 def test_a_folder_without_classes_is_an_error(tmp_path: Path) -> None:
     write_images(tmp_path / "all")
     with pytest.raises(DataError, match=r"(?=.*/left\b)(?=.*\blabel\b)"):
-        resolved(IMAGES, asked("classify", str(tmp_path / "all" / "left")), tmp_path)
+        resolved(IMAGES, settings_of("classify", str(tmp_path / "all" / "left")), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -292,9 +296,9 @@ def test_a_list_that_names_nothing_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "none.tsv"
     path.write_text(text)
     with pytest.raises(DataError, match=r"none\.tsv"):
-        image_settings(asked("classify", str(path)))
+        image_settings(settings_of("classify", str(path)))
     with pytest.raises(DataError, match=r"none\.tsv"):
-        audio_settings(asked("identify", str(path)))
+        audio_settings(settings_of("identify", str(path)))
 
 
 def test_a_run_starts_from_another_with_its_form_and_other_classes(

@@ -35,11 +35,11 @@ from headway.training.run import Training
 from headway.web.pack import unpack
 from tests.training.labelled import (
     CPU,
-    asked,
     entries,
     resolved,
     same_after_stops,
     sentiments,
+    settings_of,
     write_tsv,
 )
 
@@ -52,7 +52,7 @@ Made = tuple[RunSettings, PreparedData]
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     folder = tmp_path_factory.mktemp("classify")
     text = write_tsv(folder / "texts.tsv", sentiments())
-    return resolved(CLASSIFY, asked("classify", text, model__dropout=0.0), folder)
+    return resolved(CLASSIFY, settings_of("classify", text, model__dropout=0.0), folder)
 
 
 def task_of(made: Made, **train: Any) -> ClassifyObjective:
@@ -116,7 +116,7 @@ def test_the_loss_is_the_sum_over_the_texts(made: Made, fixed: bool) -> None:
 def test_balanced_classes_count_the_same(tmp_path: Path) -> None:
     rows = sentiments(120)
     rows = [row for i, row in enumerate(rows) if row[1] == "neg" or i < 30]
-    settings = asked("classify", write_tsv(tmp_path / "t.tsv", rows), classify__balance=True)
+    settings = settings_of("classify", write_tsv(tmp_path / "t.tsv", rows), classify__balance=True)
     task = task_of(resolved(CLASSIFY, settings, tmp_path))
     weights = task.weights_N
     assert weights is not None
@@ -169,7 +169,7 @@ def test_steps_keep_to_their_tokens_and_hold_every_text(made: Made) -> None:
 
 def test_pairs_are_read_with_segments(tmp_path: Path) -> None:
     rows = [(f"{text} a", text, label) for text, label in sentiments()]
-    settings = asked(
+    settings = settings_of(
         "classify", write_tsv(tmp_path / "t.tsv", rows),
         data__text_field="1", data__other_field="2", data__label_field="3", model__n_segments=2,
     )  # fmt: skip
@@ -209,7 +209,7 @@ def test_long_texts_are_answered_with_the_mean_of_their_windows(made: Made) -> N
 
 def test_long_texts_without_windows_are_an_error(made: Made, tmp_path: Path) -> None:
     text = write_tsv(tmp_path / "texts.tsv", [*sentiments(), ("film " * 60, "pos")])
-    wanted = asked("classify", text, data__on_long="error", model__max_len=16)
+    wanted = settings_of("classify", text, data__on_long="error", model__max_len=16)
     with pytest.raises(DataError, match=r"\b16\b.*data\.on_long=split.*model\.max_len"):
         resolved(CLASSIFY, wanted, tmp_path)
     settings, prepared = made
@@ -227,7 +227,7 @@ def test_long_texts_without_windows_are_an_error(made: Made, tmp_path: Path) -> 
 def test_windows_of_long_texts_are_trained_with_the_label_of_the_text(tmp_path: Path) -> None:
     long = [("film " * n, "pos") for n in range(30, 50)]
     text = write_tsv(tmp_path / "texts.tsv", [*sentiments(), *long])
-    settings = asked("classify", text, model__max_len=16)
+    settings = settings_of("classify", text, model__max_len=16)
     settings, prepared = resolved(CLASSIFY, settings, tmp_path)
     task = ClassifyObjective(settings, prepared)
     lengths = task.train_dataset.lengths
@@ -242,7 +242,9 @@ def test_windows_of_long_texts_are_trained_with_the_label_of_the_text(tmp_path: 
 def test_a_temperature_is_for_each_window_as_the_weights_have_it(tmp_path: Path) -> None:
     long = [("film " * n, "pos") for n in range(30, 50)]
     text = write_tsv(tmp_path / "texts.tsv", [*sentiments(), *long])
-    settings, prepared = resolved(CLASSIFY, asked("classify", text, model__max_len=16), tmp_path)
+    settings, prepared = resolved(
+        CLASSIFY, settings_of("classify", text, model__max_len=16), tmp_path
+    )
     task, model = ClassifyObjective(settings, prepared), model_of(settings)
     apply_temperature(model, 0.2)
     result = ItemLogits.compute(EvalPass(model, CPU), task.label_type, settings, task.valid_dataset)
@@ -298,7 +300,7 @@ def test_a_few_steps_learn_the_labels_of_the_texts(tmp_path: Path, family: str) 
     text = write_tsv(tmp_path / "texts.tsv", sentiments())
     more = {"model__family": "decoder", "model__dropout": 0.0} if family == "decoder" else {}
     steps = 120 if family == "decoder" else 40
-    settings = asked(
+    settings = settings_of(
         "classify", text, train__steps=steps, train__eval_every=20, train__lr=8e-3,
         train__optimizer="muon", train__label_smoothing=0.0, train__schedule="linear", **more,
     )  # fmt: skip
@@ -351,7 +353,7 @@ def _check_evaluation(out: Path, run: RunSettings, tmp_path: Path) -> None:
 
 def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path) -> None:
     text = write_tsv(tmp_path / "texts.tsv", sentiments())
-    settings = asked(
+    settings = settings_of(
         "classify", text, train__steps=14, train__eval_every=5, model__dropout=0.2, train__lr=1e-3
     )
     settings, prepared = resolved(CLASSIFY, settings, tmp_path)
@@ -366,7 +368,7 @@ def test_documents_with_fields_are_read_with_their_marks(tmp_path: Path) -> None
     ]
     del rows[0]["title"]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = asked("classify", str(path), data__fields=["title", "body"])
+    settings = settings_of("classify", str(path), data__fields=["title", "body"])
     settings, prepared = resolved(CLASSIFY, settings, tmp_path)
     task, model = ClassifyObjective(settings, prepared), model_of(settings)
     tokenizer = prepared.tokenizer
@@ -395,7 +397,7 @@ def test_documents_with_fields_are_read_with_their_marks(tmp_path: Path) -> None
 
 def test_a_single_class_is_an_error(tmp_path: Path) -> None:
     rows = [(text, "same") for text, _ in sentiments(40)]
-    settings = asked("classify", write_tsv(tmp_path / "t.tsv", rows))
+    settings = settings_of("classify", write_tsv(tmp_path / "t.tsv", rows))
     with pytest.raises(ImpossibleData) as error:
         CLASSIFY.prepare(settings, tmp_path, SILENT)
     assert any("'same'" in f.text for f in error.value.report.findings if f.level == "error")
@@ -403,7 +405,7 @@ def test_a_single_class_is_an_error(tmp_path: Path) -> None:
 
 def test_empty_texts_are_left_out_and_counted(tmp_path: Path) -> None:
     rows = [*sentiments(), ("", "pos"), ("  ", "neg")]
-    settings = asked("classify", write_tsv(tmp_path / "t.tsv", rows))
+    settings = settings_of("classify", write_tsv(tmp_path / "t.tsv", rows))
     prepared = CLASSIFY.prepare(settings, tmp_path, SILENT)
     assert prepared.dropped["empty"] == 2
     assert prepared.train.n + prepared.valid.n == 120
@@ -412,7 +414,7 @@ def test_empty_texts_are_left_out_and_counted(tmp_path: Path) -> None:
 def test_a_metric_of_another_task_is_an_error(tmp_path: Path) -> None:
     text = write_tsv(tmp_path / "t.tsv", sentiments())
     with pytest.raises(ConfigError, match=r"train\.metric='bleu'.*\baccuracy, f1\b"):
-        resolved(CLASSIFY, asked("classify", text, train__metric="bleu"), tmp_path)
+        resolved(CLASSIFY, settings_of("classify", text, train__metric="bleu"), tmp_path)
 
 
 def test_models_that_answer_together_need_the_same_classes(made: Made, tmp_path: Path) -> None:

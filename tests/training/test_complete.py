@@ -36,7 +36,7 @@ from headway.training.optim import build_optimizer
 from headway.training.resolve import resolve_run
 from headway.training.step import Step
 from headway.training.trainer import Trainer
-from tests.training.labelled import CPU, asked, resolved, same_after_stops, trained
+from tests.training.labelled import CPU, resolved, same_after_stops, settings_of, trained
 
 WORDS = ["the", "old", "red", "house", "tree", "dog", "cat", "sees", "finds", "never", "here"]
 Made = tuple[RunSettings, PreparedData]
@@ -70,7 +70,7 @@ def settings_for(text: str, **more: Any) -> RunSettings:
     plain |= (
         {"data__fields": ["title", "date", "body"]} if "json" in text else {"data__unit": "line"}
     )
-    return asked("complete", text, **(plain | more))
+    return settings_of("complete", text, **(plain | more))
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from headway.tasks.preprocess.preprocessor import preprocessor_of
 from headway.tasks.readout import OneVector, Readout, readout_of
 from headway.tasks.task import InferenceRequest, make_task
 from tests.training.labelled import entries, resolved, same_after_stops, trained
-from tests.training.shown import RATE, asked, write_list, write_speakers
+from tests.training.shown import RATE, settings_of, write_list, write_speakers
 
 CPU = torch.device("cpu")
 IDENTIFY = make_task(spec_of("identify"))
@@ -48,7 +48,7 @@ def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, spoken: Path) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    settings = asked("identify", str(spoken / "known"), **TRAINING, identify__margin=0.2)
+    settings = settings_of("identify", str(spoken / "known"), **TRAINING, identify__margin=0.2)
     settings, prepared = resolved(IDENTIFY, settings, folder)
     worker = trained(settings, prepared, folder)
     save_weights(folder, model_weights(worker.model))
@@ -125,7 +125,7 @@ def test_stopped_every_few_steps_it_ends_with_the_same_weights(
 ) -> None:
     changes = {"augment__speed": 0.1, "augment__noise": 0.1, "augment__gain_db": 6.0,
                "train__steps": 7, "train__eval_every": 4, "model__dropout": 0.1}  # fmt: skip
-    settings = asked("identify", str(spoken / "known"), **(TRAINING | changes))
+    settings = settings_of("identify", str(spoken / "known"), **(TRAINING | changes))
     settings, prepared = resolved(IDENTIFY, settings, tmp_path)
     assert same_after_stops(settings, prepared, tmp_path)
 

@@ -21,7 +21,7 @@ TRIVIAL = 6.0
 Curve = Callable[[float], float]
 
 
-def told(curve: Curve, steps: int, warmup: int | None = None, noise: float = 0.1) -> list[int]:
+def warned_at(curve: Curve, steps: int, warmup: int | None = None, noise: float = 0.1) -> list[int]:
     """The steps at which something is said, of a curve over the share of the run that is done."""
     draw = random.Random(steps)
     every = max(1, min(50, steps // 100))
@@ -52,24 +52,24 @@ FALLING: dict[str, Curve] = {
 
 @pytest.mark.parametrize("steps", [100, 400, 2400, 20_000])
 def test_a_loss_stuck_at_the_frequency_baseline_is_reported_once_and_early(steps: int) -> None:
-    [step] = told(stuck, steps)
+    [step] = warned_at(stuck, steps)
     assert step <= 0.6 * steps
 
 
 def test_a_long_run_does_not_wait_for_a_third_of_its_steps() -> None:
-    [step] = told(stuck, 100_000, warmup=4000)
+    [step] = warned_at(stuck, 100_000, warmup=4000)
     assert step <= 16_000
 
 
 @pytest.mark.parametrize("steps", [100, 400, 2400, 20_000])
 @pytest.mark.parametrize("name", list(FALLING))
 def test_a_falling_or_low_loss_gives_no_warning(name: str, steps: int) -> None:
-    assert told(FALLING[name], steps) == []
+    assert warned_at(FALLING[name], steps) == []
 
 
 def test_short_runs_and_the_warm_up_give_no_warning() -> None:
-    assert told(stuck, 99) == []
-    assert told(stuck, 1000, warmup=5000)[0] >= 500
+    assert warned_at(stuck, 99) == []
+    assert warned_at(stuck, 1000, warmup=5000)[0] >= 500
 
 
 @pytest.mark.parametrize("killed_at", [10, 150, 180, 399])

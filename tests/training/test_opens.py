@@ -21,7 +21,7 @@ from headway.errors import FolderError
 from headway.tasks.modality import modality_of_file
 from headway.tasks.task import find_task
 
-from .labelled import asked, resolved, sentiments, write_tsv
+from .labelled import resolved, sentiments, settings_of, write_tsv
 
 OPENED = ("open", "os.listdir", "os.scandir")
 STEPS = {"train.steps": 1, "train.threads": 1, "model.n_layers": 1}
@@ -150,7 +150,7 @@ def test_a_folder_of_images_is_listed_once_and_its_task_decided_once(
 
 
 def test_the_settings_of_a_run_can_be_sent_to_other_processes(tmp_path: Path) -> None:
-    settings = with_files(asked("classify", write_tsv(tmp_path / "a.tsv", sentiments())))
+    settings = with_files(settings_of("classify", write_tsv(tmp_path / "a.tsv", sentiments())))
     found, _ = resolved(find_task(settings), settings, tmp_path)
     assert pickle.loads(pickle.dumps(found)) == found
 

@@ -20,7 +20,7 @@ from headway.training.report import RunReport
 from headway.training.run_folder import RunFolder
 
 
-def asked(path: Path, **train: object) -> RunSettings:
+def settings_of(path: Path, **train: object) -> RunSettings:
     values = {"task": "classify", "data": {"text": [str(path)]}, "train": train}
     return run_settings(values)
 
@@ -60,12 +60,16 @@ def test_files_may_have_been_moved_but_not_changed(
     home = RunFolder(tmp_path / "run")
     (home.path / "data").mkdir(parents=True)
     home.config.write_text("")
-    inputs = data_inputs(asked(old))
+    inputs = data_inputs(settings_of(old))
     (home.path / "data" / "manifest.json").write_text(json.dumps({"inputs": inputs}))
-    before = SimpleNamespace(asked=asked(old).asked)
+    before = SimpleNamespace(asked=settings_of(old).asked)
     monkeypatch.setattr(RunFolder, "stored", lambda home, task: before)
-    home.check(asked(new), restart=False)
-    for changed in (asked(other), asked(tmp_path / "gone.tsv"), asked(new, steps=3)):
+    home.check(settings_of(new), restart=False)
+    for changed in (
+        settings_of(other),
+        settings_of(tmp_path / "gone.tsv"),
+        settings_of(new, steps=3),
+    ):
         with pytest.raises(FolderError, match=r"data\.text\b.*a\.tsv"):
             home.check(changed, restart=False)
 
@@ -79,18 +83,18 @@ def test_media_may_have_been_moved_but_not_changed(
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, draw.integers(0, 255, (8, 8), np.uint8))
 
-    def asked(name: str) -> RunSettings:
+    def settings_of(name: str) -> RunSettings:
         own = {"modality": "image"}
         data = {"media": [str(tmp_path / name)]}
         return run_settings({"task": "classify", "data": data, "classify": own})
 
     home = RunFolder(tmp_path / "run")
-    find_task(asked("old")).prepare(asked("old"), home.path, SILENT)
+    find_task(settings_of("old")).prepare(settings_of("old"), home.path, SILENT)
     home.config.write_text("")
-    before = SimpleNamespace(asked=asked("old").asked)
+    before = SimpleNamespace(asked=settings_of("old").asked)
     monkeypatch.setattr(RunFolder, "stored", lambda home, task: before)
     (tmp_path / "old").rename(tmp_path / "new")
-    home.check(asked("new"), restart=False)
+    home.check(settings_of("new"), restart=False)
     np.save(tmp_path / "new" / "a" / "0.npy", np.zeros((8, 8), np.uint8))
     with pytest.raises(FolderError, match=r"data\.media\b.*/old\b"):
-        home.check(asked("new"), restart=False)
+        home.check(settings_of("new"), restart=False)

@@ -41,11 +41,11 @@ from headway.training.initial_weights import initialize_weights
 from headway.training.run import Training
 from tests.training.labelled import (
     CPU,
-    asked,
     entries,
     people,
     resolved,
     same_after_stops,
+    settings_of,
     trained,
     write_conll,
 )
@@ -56,7 +56,7 @@ Made = tuple[RunSettings, PreparedData]
 def prepared_in(folder: Path, **changes: Any) -> Made:
     text = write_conll(folder / "train.conll", people())
     return resolved(
-        TaggingTask(spec_of("tag")), asked("tag", text, model__dropout=0.0, **changes), folder
+        TaggingTask(spec_of("tag")), settings_of("tag", text, model__dropout=0.0, **changes), folder
     )
 
 
@@ -247,7 +247,7 @@ def test_long_sentences_are_trained_in_windows_or_are_an_error(tmp_path: Path) -
     long = [[pair for one in some[i : i + 6] for pair in one] for i in range(12)]
     text = write_conll(tmp_path / "t.conll", [*some, *long])
     settings, prepared = resolved(
-        TaggingTask(spec_of("tag")), asked("tag", text, model__max_len=24), tmp_path
+        TaggingTask(spec_of("tag")), settings_of("tag", text, model__max_len=24), tmp_path
     )
     task = TaggingObjective(settings, prepared)
     assert len(task.train_dataset.lengths) > prepared.train.n
@@ -256,7 +256,7 @@ def test_long_sentences_are_trained_in_windows_or_are_an_error(tmp_path: Path) -
     tags = prepared.train["tags"]
     assert tags is not None
     assert batch.targets.labels_W.tolist() == tags.tokens.tolist()
-    wanted = asked("tag", text, data__on_long="error", model__max_len=24)
+    wanted = settings_of("tag", text, data__on_long="error", model__max_len=24)
     with pytest.raises(DataError, match=r"\b24\b.*data\.on_long=split.*model\.max_len"):
         resolved(TaggingTask(spec_of("tag")), wanted, tmp_path / "other")
 
@@ -269,7 +269,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunSettings]:
     """A trained tagger with a CRF."""
     folder = tmp_path_factory.mktemp("run")
     text = write_conll(folder / "train.conll", people())
-    settings = asked(
+    settings = settings_of(
         "tag", text, train__steps=60, train__eval_every=20, train__lr=8e-3, tag__crf=True,
         model__dropout=0.0,
     )  # fmt: skip
@@ -360,7 +360,7 @@ def test_broken_columns_are_named_with_their_line(
 def test_plain_tags_are_scored_by_accuracy(tmp_path: Path) -> None:
     sentences = [[(w, {"O": "X"}.get(t, t[2:].upper())) for w, t in s] for s in people()]
     text = write_conll(tmp_path / "pos.conll", sentences)
-    settings, prepared = resolved(TaggingTask(spec_of("tag")), asked("tag", text), tmp_path)
+    settings, prepared = resolved(TaggingTask(spec_of("tag")), settings_of("tag", text), tmp_path)
     task, model = TaggingObjective(settings, prepared), model_of(settings)
     assert task.metric.name == "accuracy"
     with torch.no_grad():
@@ -377,7 +377,7 @@ def test_settings_without_effect_are_an_error(tmp_path: Path) -> None:
     text = write_conll(tmp_path / "train.conll", people())
     changes = {"train__label_smoothing": 0.1, "tag__crf": True}
     with pytest.raises(ConfigError, match=r"train\.label_smoothing\b.*tag\.crf=true"):
-        resolved(TaggingTask(spec_of("tag")), asked("tag", text, **changes), tmp_path)
+        resolved(TaggingTask(spec_of("tag")), settings_of("tag", text, **changes), tmp_path)
 
 
 def test_bioes_comes_out_as_bio() -> None:
@@ -388,7 +388,7 @@ def test_bioes_comes_out_as_bio() -> None:
 @pytest.mark.parametrize("crf", [False, True])
 def test_a_run_that_is_stopped_and_taken_up_again_ends_the_same(tmp_path: Path, crf: bool) -> None:
     text = write_conll(tmp_path / "train.conll", people())
-    settings = asked(
+    settings = settings_of(
         "tag", text, train__steps=12, train__eval_every=5, model__dropout=0.2, tag__crf=crf
     )
     settings, prepared = resolved(TaggingTask(spec_of("tag")), settings, tmp_path)
@@ -429,7 +429,9 @@ def test_a_model_that_continues_text_becomes_a_tagger(tmp_path: Path) -> None:
     """`--from` a run of the task complete: its body goes on, and what it has read tells the tag."""
     lines = "".join(" ".join(word for word, _ in sentence) + "\n" for sentence in people())
     (tmp_path / "text").write_text(lines, encoding="utf-8")
-    before = asked("complete", str(tmp_path / "text"), data__unit="line", tokenizer__kind="words")
+    before = settings_of(
+        "complete", str(tmp_path / "text"), data__unit="line", tokenizer__kind="words"
+    )
     written, words = resolved(CausalLMTask(spec_of("complete")), before, tmp_path / "complete")
     model = build_model(written.model, seed=5)
     folder = tmp_path / "complete"

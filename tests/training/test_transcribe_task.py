@@ -24,7 +24,7 @@ from headway.settings.run import RunSettings
 from headway.tasks.transcribe_answers import open_recordings
 from headway.tokens.tokenizer import Vocabularies
 
-from .spoken import RATE, said, texts, write_manifest, write_wav
+from .spoken import RATE, spoken_audio, texts, write_manifest, write_wav
 
 MODEL = ["model.d_model=48", "model.n_layers=2", "model.n_heads=2", "model.d_ff=96",
          "model.dropout=0", "model.audio.bands=20"]  # fmt: skip
@@ -100,7 +100,7 @@ def test_files_are_answered_with_words_and_times(
     run: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "cab dad b"
-    audio, words = said(text, 5)
+    audio, words = spoken_audio(text, 5)
     file = write_wav(tmp_path / "one.wav", audio)
     loud, half = tmp_path / "loud.wav", tmp_path / "half.aiff"
     soundfile.write(loud, np.full(RATE, 1e38, np.float32), RATE, subtype="FLOAT")
@@ -129,7 +129,7 @@ def test_files_are_answered_with_words_and_times(
 
 
 def test_the_batch_does_not_change_a_transcript(run: Path) -> None:
-    waves = [said(text, 3)[0] for text in TESTED[:8]]
+    waves = [spoken_audio(text, 3)[0] for text in TESTED[:8]]
     ear = ear_of(run, times=True)
     together = ear.transcribe_windows(waves)
     for wave_S, expected in zip(waves, together, strict=True):
@@ -145,10 +145,10 @@ def test_a_long_recording_is_the_sum_of_its_windows(data: Path, runs: dict[str, 
     """Also when it comes in small blocks; and a short one is read whole."""
     ear = ear_of(trained("ctc", data, runs), times=True)
     long = TESTED[:8]
-    audio = np.concatenate([said(text, 4, pause_s=0.07)[0] for text in long])
+    audio = np.concatenate([spoken_audio(text, 4, pause_s=0.07)[0] for text in long])
     assert len(audio) / RATE > 3 * ear.window_s
     pieces = [audio[first : first + 500] for first in range(0, len(audio), 500)]
-    short = said("bad cab", 4)[0]
+    short = spoken_audio("bad cab", 4)[0]
     assert len(short) / RATE < ear.window_s
     found, [whole] = ear.transcribe([pieces, [short]]), ear.transcribe_windows([short])
     first, second = (one for one in found if isinstance(one, Transcript))
@@ -165,7 +165,7 @@ def test_a_long_recording_is_the_sum_of_its_windows(data: Path, runs: dict[str, 
 def test_silence_has_no_words(run: Path, tmp_path: Path) -> None:
     ear = ear_of(run, times=True)
     quiet = np.random.default_rng(0).normal(0, 1e-4, RATE).astype(np.float32)
-    nothing, heard = ear.transcribe_windows([quiet, said("ab", 1)[0]])
+    nothing, heard = ear.transcribe_windows([quiet, spoken_audio("ab", 1)[0]])
     assert (nothing.text, nothing.is_silent, nothing.words) == ("", True, ())
     assert heard.text == "ab"
     [found] = ear.transcribe([[]])
@@ -177,14 +177,14 @@ def test_an_empty_transcript_has_no_word_times(run: Path, monkeypatch: pytest.Mo
     ear = ear_of(run, times=True, guard=False)
     nothing = Hypothesis([], -0.1, -0.1, [-0.1], True)
     monkeypatch.setattr(ear.recognizer, "recognize", lambda waves: [nothing for _ in waves])
-    [heard] = ear.transcribe_windows([said("ab", 1)[0]])
+    [heard] = ear.transcribe_windows([spoken_audio("ab", 1)[0]])
     assert (heard.text, heard.words) == ("", ())
 
 
 def test_a_decoder_that_loops_is_noticed(data: Path, runs: dict[str, Path]) -> None:
     """CTC takes over where there is one; else drawn outputs are tried, and it is said."""
     joint, alone = (trained(way, data, runs) for way in ("joint", "attention"))
-    wave_S = said("cab dad", 6)[0]
+    wave_S = spoken_audio("cab dad", 6)[0]
     for run in (joint, alone):
         model = load_model(run).eval()
         tokenizer = Vocabularies.load(run / "tokenizer.json").target
@@ -302,7 +302,7 @@ def test_no_validation_recording_that_is_short_enough_is_an_error(
 def test_whole_files_of_a_list_are_as_long_as_they_like(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    audio, _ = said("cab dad b", 5)
+    audio, _ = spoken_audio("cab dad b", 5)
     write_wav(tmp_path / "one.wav", audio)
     lines = [{"path": "one.wav"}, {"path": "one.wav", "start": 0.0, "end": 0.1}]
     path = tmp_path / "list.jsonl"

@@ -1,4 +1,4 @@
-"""Taggers whose tokens have no case are told what kind of word each is, wherever they are asked."""
+"""Taggers whose tokens have no case are given the kind of each word in training and prediction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from headway.tasks.task import InferenceRequest
 from headway.tokens.tokenizer import Tokenizer
 from headway.training.initial_weights import initialize_weights
 from headway.training.run import Training
-from tests.training.labelled import CPU, asked, entries, resolved, write_conll
+from tests.training.labelled import CPU, entries, resolved, settings_of, write_conll
 
 TAG = {"Capitalised": "B-cap", "CAPITALS": "B-all", "lower": "O"}
 WORDS = ["river", "slowly", "going", "paris", "seen"]
@@ -50,7 +50,7 @@ def sentences(n: int = 80) -> list[list[tuple[str, str]]]:
 
 def lower(text: str, **changes: Any) -> RunSettings:
     given = {"tokenizer__lowercase": True, "tokenizer__vocab_size": 60, "model__dropout": 0.0}
-    return asked("tag", text, **given | changes)
+    return settings_of("tag", text, **given | changes)
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_a_tagger_begins_as_the_encoder_that_it_starts_from(
     lines = [" ".join(word for word, _ in one) + "\n" for one in sentences()]
     (tmp_path / "text").write_text("".join(lines), encoding="utf-8")
     given = {"tokenizer__lowercase": True, "tokenizer__vocab_size": 40, "data__unit": "line"}
-    before = asked("fill", str(tmp_path / "text"), model__n_segments=n_segments, **given)
+    before = settings_of("fill", str(tmp_path / "text"), model__n_segments=n_segments, **given)
     folder = tmp_path / "fill"
     filling, words = resolved(MaskedLMTask(spec_of("fill")), before, folder)
     old: Any = build_model(filling.model, seed=5).eval()
@@ -188,7 +188,7 @@ def test_a_tagger_begins_as_the_encoder_that_it_starts_from(
     words.save_tokenizer(folder / "tokenizer.json")
     save_weights(folder, model_weights(old))
     text = write_conll(tmp_path / "train.conll", sentences())
-    wanted = asked("tag", text, start__run=str(folder))
+    wanted = settings_of("tag", text, start__run=str(folder))
     settings, prepared = resolved(TaggingTask(spec_of("tag")), wanted, tmp_path)
     new: Any = build_model(settings.model, seed=6).eval()
     initialize_weights(new, settings, prepared, lambda text: None)
