@@ -61,10 +61,10 @@ HELPERS = ("question", "ask", "predictor", "score", "use")
 SHOWN = {
     "Answer": (*documented(Answer), "others", "to_dict", "save"),
     "Scores": ("baselines", "members", "intervals", "rows", "facts", "answers", "truth"),
-    "Report": ("n_pairs", "n_valid", "findings", "labels", "columns", "fingerprint", "ok",
+    "Report": ("n_pairs", "findings", "labels", "columns", "fingerprint", "ok",
                "to_dict"),
     "Intervention": ("hidden", "disabled_heads"),
-    "Trace": ("reading", "attention", "values", "states", "hidden", "scores_RC", "gradients",
+    "Trace": ("reading", "attention", "values", "states", "scores_RC", "gradients",
               "beam", "meta", "save", "load"),
 }  # fmt: skip
 """Attributes and methods of classes that have others for modules of this package."""
@@ -81,8 +81,8 @@ SHARED = {
 
 LAYERS = (
     "layout.Layout", "attention.attention.Attention", "feedforward.FeedForward", "block.PreNorm",
-    "block.PostNorm", "stack.Stack", "positions.Sinusoidal", "positions.Rotary",
-    "norms.LayerNorm", "norms.RMSNorm", "embedding.Embedding", "cache.Cache", "mel.LogMel",
+    "block.PostNorm", "stack.Stack", "positions.Rotary",
+    "norms.LayerNorm", "norms.RMSNorm", "cache.Cache",
 )  # fmt: skip
 """Modules and names in `headway.nn` that programs build models of."""
 
