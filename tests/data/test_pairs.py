@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from headway.data import source as reading
-from headway.data.misalignment import first_misaligned_row
 from headway.data.pairs import read_pairs
 from headway.data.readers.lines import UnequalCounts
+from headway.data.shifted_lines import first_misaligned_row
 from headway.data.source import Example, in_example_blocks, sources
 from headway.errors import DataError
 from headway.settings.data import DataSettings

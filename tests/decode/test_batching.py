@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.decode.batching import FIRST_WINDOW, batches, windows
-from headway.decode.sources import split_text
+from headway.decode.split_text import split_text
 
 
 @pytest.mark.parametrize("cut", [windows, partial(windows, live=True)])

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headway.inside.measure.features.dictionary import moments
-from headway.inside.measure.features.solvers import Coder, SparseCoder, TopKCoder, fit_coder
+from headway.inside.measure.features.sparse_coders import Coder, SparseCoder, TopKCoder, fit_coder
 
 ACTIVE = 3
 

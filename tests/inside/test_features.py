@@ -33,7 +33,7 @@ from headway.inside.measure.features.learn import (
     sample_states,
 )
 from headway.inside.measure.features.recovery import measure_fidelity
-from headway.inside.measure.features.solvers import TopKCoder, fit_coder
+from headway.inside.measure.features.sparse_coders import TopKCoder, fit_coder
 from headway.tasks.loaded_run import LoadedRun, open_plain
 
 from ..interop.padded_runs import RUNS, WORDS, tiny_run

@@ -14,7 +14,7 @@ from headway.inside.capture.states import states_of
 from headway.inside.capture.trace import Trace, trace
 from headway.inside.measure.features.dictionary import FeatureDictionary, identity, moments
 from headway.inside.measure.features.learn import DictionaryLearning, sample_states
-from headway.inside.measure.features.solvers import TopKCoder
+from headway.inside.measure.features.sparse_coders import TopKCoder
 from headway.inside.measure.nearest_tokens import TokenIndex, build_indexes
 from headway.tasks.loaded_run import LoadedRun, open_plain
 

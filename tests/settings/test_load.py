@@ -10,13 +10,14 @@ from typing import Any, Literal
 import pytest
 
 from headway.errors import ConfigError
-from headway.settings.load import from_dict, model_settings, parse_override
+from headway.settings.load import from_dict, model_settings
 from headway.settings.model import (
     FAMILY_SETTINGS,
     DecoderSettings,
     EncoderSettings,
     Seq2SeqSettings,
 )
+from headway.settings.overrides import parse_override
 from headway.settings.presets import preset
 from headway.settings.run import load_model_settings
 

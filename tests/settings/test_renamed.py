@@ -12,9 +12,8 @@ import pytest
 import headway
 from headway.cli.main import main
 from headway.errors import ConfigError, FolderError
-from headway.settings.load import parse_override
 from headway.settings.model import Seq2SeqSettings, StackSettings
-from headway.settings.overrides import FROM_PYTHON, Overrides
+from headway.settings.overrides import FROM_PYTHON, Overrides, parse_override
 from headway.settings.renamed import KEYS, VALUES, RenamedSettingWarning, current, current_value
 from headway.settings.run import load_resolved, load_run_settings, run_settings
 from headway.settings.toml import comments_of, lines_of

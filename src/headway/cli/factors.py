@@ -20,7 +20,7 @@ from headway.cli.print_table import show_table
 from headway.errors import FolderError, UserError
 from headway.progress import Progress
 from headway.settings.folder import is_shipped, run_folder
-from headway.settings.load import parse_override
+from headway.settings.overrides import parse_override
 
 if TYPE_CHECKING:
     from headway.inside.measure.features.dictionary import FeatureDictionary

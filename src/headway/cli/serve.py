@@ -128,7 +128,8 @@ def _make_key(path: Path | None, name: str) -> None:
 
 def _limits(words: Sequence[str]) -> Limits:
     from headway.serve.limits import Limits
-    from headway.settings.load import from_dict, parse_override
+    from headway.settings.load import from_dict
+    from headway.settings.overrides import parse_override
 
     values: dict[str, Any] = {}
     for word in words:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
@@ -15,6 +14,7 @@ from headway.decode.align import AlignmentLink, align_words, source_words, word_
 from headway.decode.batching import LAST_WINDOW
 from headway.decode.logits_processors import NO_TEXT_CONSTRAINTS, TextConstraints
 from headway.decode.output import AttendedRegion, GenerationResult, Output, PixelBox, WritingSummary
+from headway.decode.split_text import split_text
 from headway.errors import Option, UserError
 from headway.settings.vision import GRID_STRIDE, ImageSettings
 from headway.tokens.tokenizer import Tokenizer
@@ -269,58 +269,3 @@ def join_outputs(parts: Sequence[Output], source_words: Sequence[int]) -> Output
         finished=all(part.finished for part in parts),
         alignment=alignment,
     )
-
-
-TokenCounter = Callable[[Sequence[str]], list[int]]
-"""Function that returns the number of tokens of each text."""
-
-# Split after a full stop and closing quotes or brackets, unless it follows a single letter (an
-# abbreviation) or a lower-case letter comes next. East Asian full stops need no space after them.
-_CLOSE = r"""["'»”’)\]]"""
-_STOP = "|".join(
-    rf"(?<={stop}{close})" for stop in (r"[^\s.]{2}\.", "[!?…]") for close in ("", _CLOSE)
-)
-SENTENCE_END = re.compile(rf"(?:{_STOP})\s+(?=[^\sa-zà-öø-ÿ])|(?<=[。！？])")
-PAUSE = re.compile(r"(?<=[,;:–—])\s+|(?<=[，、；：])")
-SPACE = re.compile(r"\s+")
-
-
-def split_text(text: str, limit: int, count: TokenCounter) -> list[str]:
-    """Split a text into parts of at most `limit` tokens.
-
-    A text that is too long is split at every sentence end. A sentence that is still too long is
-    split at punctuation, else at spaces, else anywhere, into parts as long as possible.
-    """
-    if count([text])[0] <= limit:
-        return [text]
-    sentences = _cut(SENTENCE_END, text)
-    return [
-        part for sentence in sentences for part in _split(sentence, limit, count, [PAUSE, SPACE])
-    ]
-
-
-def _split(text: str, limit: int, count: TokenCounter, ways: list[re.Pattern[str]]) -> list[str]:
-    if count([text])[0] <= limit:
-        return [text]
-    if not ways:
-        middle = len(text) // 2
-        if not middle:  # one character that takes more tokens than there is room for
-            return [text]
-        halves = (text[:middle], text[middle:])
-        return [part for half in halves for part in _split(half, limit, count, ways)]
-    pieces = _cut(ways[0], text)
-    parts: list[str] = []
-    room = 0
-    for piece, size in zip(pieces, count(pieces), strict=True):
-        if parts and size <= room:
-            parts[-1] = f"{parts[-1]} {piece}"
-            room -= size
-        else:
-            parts.append(piece)
-            room = limit - size
-    # A joined text may have more tokens than its pieces: check again, with finer splits.
-    return [finer for part in parts for finer in _split(part, limit, count, ways[1:])]
-
-
-def _cut(way: re.Pattern[str], text: str) -> list[str]:
-    return [piece for piece in way.split(text) if piece.strip()]

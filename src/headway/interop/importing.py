@@ -31,9 +31,9 @@ from headway.progress import SILENT, Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
 from headway.settings.folder import CHAT_TEMPLATE, IMPORTED, TOKENIZER, write_config
-from headway.settings.load import apply_override, from_dict
+from headway.settings.load import from_dict
 from headway.settings.model import DecoderSettings, EncoderSettings, Seq2SeqSettings, family_of
-from headway.settings.overrides import Overrides
+from headway.settings.overrides import Overrides, apply_override
 from headway.settings.run import SETTINGS, RunSettings, check_effect, check_sections, resolved_toml
 from headway.settings.task_rows import front_reads, possible
 from headway.specs.task_settings import ClassifySettings, EmbedSettings, TranscribeSettings

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from headway.decode.sources import SENTENCE_END
+from headway.decode.split_text import SENTENCE_END
 
 TextFormat = Literal["text", "html"]
 

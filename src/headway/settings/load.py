@@ -6,10 +6,8 @@ file and line, or the key, and the fix.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, is_dataclass, replace
-from datetime import date, time
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -21,7 +19,6 @@ from headway.settings.model import (
     ModelSettings,
     family_of,
 )
-from headway.settings.renamed import current, current_value, report
 from headway.settings.synonyms import setting_here
 from headway.settings.toml import line_of, toml_value
 from headway.specs.values import describe, fit, nearest, setting_types
@@ -118,61 +115,6 @@ def from_dict(
         section, place = where.rstrip("."), locate(where.rstrip("."))
         inside = "" if place.is_typed else f"in [{section}]: "
         raise ConfigError(f"{place}{inside}{error}") from error
-
-
-def parse_override(word: str) -> tuple[list[str], Any]:
-    """Parse `model.n_layers=4` into a path and a value. Values are TOML; text needs no quotes."""
-    key, separator, text = word.partition("=")
-    path = [name.strip() for name in key.split(".")]
-    if not separator or not all(path):
-        raise ConfigError(
-            f"{word!r} is not a setting of the form key=value. Example: model.n_layers=4"
-        )
-    return _current(path, _parse_value(text.strip(), word), word)
-
-
-def _current(path: list[str], value: Any, word: str) -> tuple[list[str], Any]:
-    """Return the current name and value of a setting in an argument. An earlier name is
-    reported."""
-    old = ".".join(path)
-    key = current(old)
-    report([old], {key: value}, word)
-    return key.split("."), current_value(key, value)
-
-
-def _parse_value(text: str, word: str) -> Any:
-    if text == "none":
-        return None
-    try:
-        parsed = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):
-        parsed = {}
-    value = parsed.get("value", text)
-    if parsed.keys() == {"value"} and not isinstance(value, date | time):
-        return value
-    inside = text[1:-1]
-    if text.startswith("[") and text.endswith("]") and not set(inside) & set("[]{}\"'"):
-        # Shells remove quotes, so the words of a list may arrive unquoted.
-        return [_parse_value(item.strip(), word) for item in inside.split(",")]
-    if text.startswith(("[", "{", '"', "'")):
-        raise ConfigError(
-            f"{word!r}: {text} is not a valid TOML value. Check the closing quote or bracket."
-        )
-    return text
-
-
-def apply_override(values: dict[str, Any], word: str) -> str:
-    """Set the value of a `key=value` argument in the nested tables. Return its dotted key."""
-    (*sections, name), value = parse_override(word)
-    table = values
-    for depth, section in enumerate(sections, 1):
-        table = table.setdefault(section, {})
-        if not isinstance(table, dict):
-            raise ConfigError(
-                f"{word!r}: {'.'.join(sections[:depth])!r} is a single setting, not a section."
-            )
-    table[name] = value
-    return ".".join((*sections, name))
 
 
 def in_file(

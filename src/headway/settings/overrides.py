@@ -6,15 +6,16 @@ all become an `Overrides`. Settings that it lacks are chosen automatically; its 
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import date, time
 from enum import Enum, auto
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headway.errors import Edge, Option, edge
-from headway.settings.load import parse_override
+from headway.errors import ConfigError, Edge, Option, edge
 from headway.settings.renamed import check_together, current, current_value, report
 from headway.settings.toml import comments_of, lines_of, parse, read_text
 from headway.specs.values import explicit_fields
@@ -294,3 +295,58 @@ def _set_leaves(settings: Any, where: str) -> dict[str, Any]:
         elif one.name in said or value != getattr(usual, one.name):
             found[key] = value
     return found
+
+
+def parse_override(word: str) -> tuple[list[str], Any]:
+    """Parse `model.n_layers=4` into a path and a value. Values are TOML; text needs no quotes."""
+    key, separator, text = word.partition("=")
+    path = [name.strip() for name in key.split(".")]
+    if not separator or not all(path):
+        raise ConfigError(
+            f"{word!r} is not a setting of the form key=value. Example: model.n_layers=4"
+        )
+    return _current(path, _parse_value(text.strip(), word), word)
+
+
+def _current(path: list[str], value: Any, word: str) -> tuple[list[str], Any]:
+    """Return the current name and value of a setting in an argument. An earlier name is
+    reported."""
+    old = ".".join(path)
+    key = current(old)
+    report([old], {key: value}, word)
+    return key.split("."), current_value(key, value)
+
+
+def _parse_value(text: str, word: str) -> Any:
+    if text == "none":
+        return None
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        parsed = {}
+    value = parsed.get("value", text)
+    if parsed.keys() == {"value"} and not isinstance(value, date | time):
+        return value
+    inside = text[1:-1]
+    if text.startswith("[") and text.endswith("]") and not set(inside) & set("[]{}\"'"):
+        # Shells remove quotes, so the words of a list may arrive unquoted.
+        return [_parse_value(item.strip(), word) for item in inside.split(",")]
+    if text.startswith(("[", "{", '"', "'")):
+        raise ConfigError(
+            f"{word!r}: {text} is not a valid TOML value. Check the closing quote or bracket."
+        )
+    return text
+
+
+def apply_override(values: dict[str, Any], word: str) -> str:
+    """Set the value of a `key=value` argument in the nested tables. Return its dotted key."""
+    (*sections, name), value = parse_override(word)
+    table = values
+    for depth, section in enumerate(sections, 1):
+        table = table.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise ConfigError(
+                f"{word!r}: {'.'.join(sections[:depth])!r} is a single setting, not a section."
+            )
+    table[name] = value
+    return ".".join((*sections, name))

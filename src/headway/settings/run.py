@@ -21,7 +21,6 @@ from headway.settings.decode import DecodeSettings
 from headway.settings.load import (
     Locate,
     Place,
-    apply_override,
     from_dict,
     in_file,
     model_settings,
@@ -41,6 +40,7 @@ from headway.settings.overrides import (
     Overrides,
     RunConfigText,
     SettingsFile,
+    apply_override,
     as_typed,
     flatten,
 )

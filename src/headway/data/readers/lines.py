@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from headway.data.files import MAX_LINE, DataFile, is_stream, lines_of
-from headway.data.misalignment import describe_misalignment
+from headway.data.shifted_lines import describe_misalignment
 from headway.data.table import SAMPLE, RawRow, Table
 from headway.errors import DataError
 

@@ -31,7 +31,7 @@ from headway.inside.measure.features.learn import (
     chosen_sites,
     sample_states,
 )
-from headway.inside.measure.features.solvers import Coder, SparseCoder, TopKCoder, fit_coder
+from headway.inside.measure.features.sparse_coders import Coder, SparseCoder, TopKCoder, fit_coder
 from headway.settings.load import from_dict
 from headway.storage import replace_file, replace_text
 from headway.tasks.loaded_run import LoadedRun
