@@ -24,7 +24,7 @@ def check(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="TASK [FILES]... [KEY=VALUE]...",
+            metavar="TASK|FILE|KEY=VALUE",
             help="A task of `headway train`, data files, and settings.",
             autocompletion=completion.to_train,
         ),

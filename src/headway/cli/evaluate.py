@@ -57,7 +57,7 @@ def evaluate(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILES]... [KEY=VALUE]...", autocompletion=completion.to_ask,
+            metavar="FILE|KEY=VALUE", autocompletion=completion.to_ask,
             help="The test set, in the format of the training data; decode.* settings.",
         ),
     ] = None,

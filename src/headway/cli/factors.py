@@ -47,7 +47,7 @@ def factors(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILES]... [KEY=VALUE]...",
+            metavar="FILE|KEY=VALUE",
             help="A corpus. Settings: n=512, k=16, l1, layers=all, tokens, rows, browse, steps, "
             "minutes, seed.",
         ),

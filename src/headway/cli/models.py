@@ -55,7 +55,7 @@ def models(
     folders: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FOLDER]...",
+            metavar="FOLDER",
             help="Folders to search, instead of runs/ and the current folder.",
             exists=False,
         ),

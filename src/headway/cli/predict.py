@@ -64,7 +64,7 @@ def predict(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE]... [KEY=VALUE]...",
+            metavar="FILE|KEY=VALUE",
             help="Text files; media files or lists of their paths; decode.* settings.",
             autocompletion=completion.to_ask,
         ),

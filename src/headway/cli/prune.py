@@ -34,7 +34,7 @@ def prune(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILES]...", help="A test set, in the format of the training data."
+            metavar="FILE", help="A test set, in the format of the training data."
         ),
     ] = None,
     heads: Annotated[

@@ -38,7 +38,7 @@ def serve(
     runs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="RUN... [KEY=VALUE]...",
+            metavar="RUN|KEY=VALUE",
             help="Run folders or shipped models; serve.* and decode.* settings.",
             autocompletion=completion.runs,
         ),

@@ -46,7 +46,7 @@ def train(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="TASK [FILES]... [KEY=VALUE]...",
+            metavar="TASK|FILE|KEY=VALUE",
             help=f"The task ({', '.join(SPECS)}, detect, distil), data files, and settings.",
             autocompletion=completion.to_train,
         ),
