@@ -90,7 +90,7 @@ COMMANDS = {
     "few-scratch": "headway train classify few.tsv --valid rest.tsv --from none "
     "--out runs/few-scratch model.ngrams=0 train.steps=120 train.eval_every=20",
     "distil": "headway train distil prepositions.tsv --teacher runs/prepositions "
-    "--out runs/prepositions-small train.eval_every=20",
+    "--out runs/prepositions-small train.steps=600 train.eval_every=100",
 }
 
 
@@ -548,7 +548,7 @@ FIGURES = {
     "embed-cosines": cosines,
     "embed-nearest": nearest,
     "finetune-starts": starts,
-    "finetune-distil": partial(ending, "distil", "student"),
+    "finetune-distil": partial(ending, "distil", "validation accuracy, %"),
     "decoding-sampling": sampling,
     "decoding-beam": partial(take, BEAM),
 }
