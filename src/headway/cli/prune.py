@@ -33,9 +33,7 @@ def prune(
     run: RunArgument,
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="FILE", help="A test set, in the format of the training data."
-        ),
+        typer.Argument(metavar="FILE", help="A test set, in the format of the training data."),
     ] = None,
     heads: Annotated[
         str | None,
