@@ -1,7 +1,7 @@
 """Train, use, serve and inspect Transformers of every family.
 
-Importing the package imports nothing else, so `headway --help` and settings checks stay fast:
-only the modules that compute load torch.
+Importing the package imports no other module, so `headway --help` and the checks of settings stay
+fast. Torch is loaded only by the modules that compute with it.
 """
 
 import os
@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from headway.tasks.answers import Answer, Answers
     from headway.tasks.scores import Scores
 
-# OpenMP threads spin while they wait for each other. On a machine with other load, spinning makes
-# training steps and decoding several times slower; sleeping at once makes them 20 % slower on an
-# idle machine. So they spin for some microseconds, the usual wait within a step, and then sleep.
-# OpenMP reads this when torch is loaded. A value that the user has set is kept.
+# By default, OpenMP threads spin while they wait for each other. If other programs use the CPU,
+# spinning makes training steps and decoding several times slower. If threads sleep immediately,
+# both are 20 % slower on an idle machine. With this spin count, threads spin for some microseconds,
+# the usual wait within a step, and then sleep. OpenMP reads the variable when torch is loaded. A
+# value that the user has set is kept.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
@@ -30,7 +31,7 @@ _NAMES = {
     "Answer": "tasks.answers", "Answers": "tasks.answers", "Scores": "tasks.scores",
     "Report": "data.check_report", "UserError": "errors", "Parts": "models.parts.custom",
 }  # fmt: skip
-"""Public names and the modules that define them; a module is imported on first use."""
+"""Modules that define the public names, by name. A module is imported on first use."""
 
 __all__ = [
     "Answer", "Answers", "Parts", "Report", "Run", "Scores", "UserError", "available", "check",

@@ -1,4 +1,4 @@
-"""`headway.train` and `headway.check`: the commands as Python functions."""
+"""`headway.train` and `headway.check`: the commands `train` and `check` as Python functions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from headway.training.log import LogCallback
 
 SettingsLike = Mapping[str, Any] | RunSettings
-"""Settings by dotted key (`{"train.lr": 1e-3}`), as nested mappings, or as a settings object."""
+"""Type of settings: a mapping by dotted key (`{"train.lr": 1e-3}`), nested mappings, or a
+`RunSettings`."""
 
 _TRAINING_LOCK = threading.RLock()
 """Lock that allows one training at a time, because seeds and the number of threads are
@@ -61,31 +62,35 @@ def train(
 ) -> Run:
     """Train a model in the folder `out`, or resume the training there.
 
-    The call blocks until the training ends. Ctrl-C saves and raises `headway.errors.Stopped`; the
-    same call resumes. Errors that the caller can fix are `UserError`.
+    The call blocks until the training ends. Ctrl-C saves a checkpoint and raises
+    `headway.errors.Stopped`; the same call then resumes. Errors that the caller can fix are
+    `UserError`.
 
     Args:
-        task: What to learn, such as `"classify"`. None if the recipe names it.
-        data: Path, list of paths, or table in memory.
+        task: Name of the task, such as `"classify"`. None if the recipe names it.
+        data: Training data, as a path, a list of paths, or a table in memory.
         out: Folder of the run.
-        valid: Validation data like `data`. None: a part of `data` is set aside.
-        start: Run to fine-tune. `"none"`: from scratch. None: chosen from the data.
-        teacher: For the task `distil`, the run to learn from.
+        valid: Validation data, in the same forms as `data`. None: a part of `data` is held out.
+        start: Run to fine-tune. `"none"`: train from scratch. None: chosen from the data.
+        teacher: Run to learn from, for the task `distil`.
         preset: Name of a published architecture, such as `"gpt2"`.
-        recipe: Name of a recipe, or a TOML file with settings.
-        settings: Settings by dotted key, `{"train.lr": 1e-3}`, or as nested mappings.
-        device: `"cpu"`, `"cuda"` or `"cuda:1"`; `"auto"` uses a GPU if there is one.
-        budget: Time limit for everything: `"10m"`, or seconds.
-        restart: Train from the start, replacing a run in `out`.
+        recipe: Name of a recipe, or path of a TOML file with settings.
+        settings: Settings by dotted key, such as `{"train.lr": 1e-3}`, or as nested mappings.
+        device: `"cpu"`, `"cuda"` or `"cuda:1"`. `"auto"` uses a GPU if there is one.
+        budget: Time limit of the whole call, as a text (`"10m"`) or in seconds. None: no limit.
+        restart: Train from the beginning and replace the run in `out`.
         quiet: Print nothing.
-        on: Function of every log entry, a mapping. If it returns True, or a text with the reason,
-            training ends with the best weights so far.
-        metrics: More metrics: functions of predictions and targets by name, or
-            `(function, "lower")` if lower values are better. `train.metric` may name one.
-        parts: Custom blocks, positions or attention patterns. Pass them again to resume and to
-            `load`.
-        **needs: With `data`, names of its columns: `text="review"`. Without it, files:
-            `source="a.de"`. Training settings such as `epochs=3` work, too.
+        on: Function that is called with every log entry, a mapping. If it returns True, or a text
+            with the reason, training ends and keeps the best weights so far.
+        metrics: Custom metrics by name. Each is a function of predictions and targets, or a pair
+            `(function, "lower")` if lower values are better. `train.metric` may name one of them.
+        parts: Custom blocks, positional encodings or attention patterns. Pass them again to resume
+            training, and to `load`.
+        **needs: Names of the columns of `data`, such as `text="review"`. Without `data`, names of
+            files, such as `source="a.de"`. Training settings such as `epochs=3` are accepted, too.
+
+    Returns:
+        The trained run.
 
     Example:
         run = headway.train("classify", "reviews.tsv", label="stars", out="runs/reviews", epochs=3)
@@ -150,18 +155,18 @@ def check(
     """Check data before training, as `headway check` does. Nothing is trained.
 
     Args:
-        task: What to learn, such as `"classify"`.
-        data: Path, list of paths, or table in memory.
-        valid: Validation data like `data`. None: a part of `data` is set aside.
-        start: Run to fine-tune. `"none"`: from scratch. None: chosen from the data.
-        teacher: For the task `distil`, the run to learn from.
-        settings: Settings by dotted key, `{"train.lr": 1e-3}`, or as nested mappings.
+        task: Name of the task, such as `"classify"`.
+        data: Training data, as a path, a list of paths, or a table in memory.
+        valid: Validation data, in the same forms as `data`. None: a part of `data` is held out.
+        start: Run to fine-tune. `"none"`: train from scratch. None: chosen from the data.
+        teacher: Run to learn from, for the task `distil`.
+        settings: Settings by dotted key, such as `{"train.lr": 1e-3}`, or as nested mappings.
         quiet: Print nothing.
-        **needs: With `data`, names of its columns: `text="review"`. Without it, files:
-            `source="a.de"`. Training settings such as `epochs=3` work, too.
+        **needs: Names of the columns of `data`, such as `text="review"`. Without `data`, names of
+            files, such as `source="a.de"`. Training settings such as `epochs=3` are accepted, too.
 
     Returns:
-        The report: `report.ok` is False if nothing can be trained on the data.
+        A report of the problems. `report.ok` is False if no model can be trained on the data.
 
     Example:
         >>> rows = [{"source": f"{n} Hunde", "target": f"{n} dogs"} for n in range(99)]
@@ -182,8 +187,8 @@ def _request(
     task: str | None, data: object, needs: Mapping[str, ColumnOrFiles],
     settings: SettingsLike | None, start: object, teacher: object, **more: Any,
 ) -> TrainRequest:  # fmt: skip
-    """Build the training request from these arguments. Training settings such as `epochs=3` are
-    among the keywords in `needs`."""
+    """Build the training request from the arguments of `train` or `check`. `needs` contains column
+    names or files, and training settings such as `epochs=3`."""
     asked = _settings(settings)
     columns = {name: one for name, one in needs.items() if not _is_setting(task, name)}
     for name in needs.keys() - columns.keys():
@@ -213,7 +218,8 @@ def _is_setting(task: str | None, name: str) -> bool:
 
 
 def _check_arguments(out: object, on: object, metrics: object) -> None:
-    """Check the arguments that would otherwise fail only after the data has been read."""
+    """Raise a `ConfigError` for invalid arguments that would otherwise fail only after the data has
+    been read."""
     if not isinstance(out, str | os.PathLike) or not str(out):
         raise ConfigError(f"out={out!r} must be the path of the run folder, such as 'runs/demo'.")
     if on is not None and not callable(on):
@@ -236,7 +242,8 @@ def _check_metric(metric: str | None, spec: Spec) -> None:
 
 
 def _with_parts(parts: Parts, asked: Overrides) -> Overrides:
-    """Register custom parts. The run stores only their name, because code is not saved."""
+    """Register custom parts, and return the setting `model.parts` with their name. A run stores
+    only the name, because code is not saved."""
     from headway.models.parts.custom import register_parts
 
     if "model.parts" in asked:
@@ -251,8 +258,8 @@ def _with_parts(parts: Parts, asked: Overrides) -> Overrides:
 def _with_metrics(
     run: RunSettings, metrics: Mapping[str, OwnMetric], by: str | None
 ) -> tuple[RunSettings, dict[str, CustomMetric]]:
-    """Bind custom metrics to the run. It stores only their names and whether higher or lower is
-    better, because functions are not saved."""
+    """Return settings that name the custom metrics, and the metrics by name. A run stores only the
+    names and whether higher or lower is better, because functions are not saved."""
     from headway.tasks.custom_metrics import custom_metrics
 
     own = custom_metrics(metrics, spec_of(run))
@@ -283,8 +290,8 @@ def _plain(value: Any) -> Any:
 
 
 def _name(run: object) -> str | None:
-    """Return the name or folder of a run that is given as a folder, the name of a shipped model, or
-    a loaded run."""
+    """Return a run as text: the folder of a loaded `Run`, otherwise the given name or path. None if
+    no run is given."""
     if run is None:
         return None
     return str(getattr(run, "folder", run))
@@ -292,8 +299,8 @@ def _name(run: object) -> str | None:
 
 @contextmanager
 def preserved_state(device: torch.device) -> Iterator[None]:
-    """Context for training, with gradients enabled. On exit it restores the random state and the
-    number of threads."""
+    """Context that enables gradients for training. On exit, the random state and the number of
+    threads are restored."""
     import torch
 
     threads = torch.get_num_threads()

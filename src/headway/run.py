@@ -1,7 +1,7 @@
-"""`headway.load` and `Run`: a trained model that predicts, evaluates, inspects and exports.
+"""`headway.load`, and `Run`: a trained model that predicts, evaluates, inspects and exports.
 
-A `Run` is immutable. It reads its settings at once and its models on first use. Options of one
-call, such as a beam size, do not affect the next.
+A `Run` is immutable. Its settings are read when it is created, its models on first use. Options of
+one call, such as a beam size, do not affect the next call.
 """
 
 from __future__ import annotations
@@ -61,22 +61,24 @@ if TYPE_CHECKING:
 
 ErrorMode = Literal["raise", "keep"]
 SingleInput = str | bytes | PathLike[str] | Mapping[str, object]
-"""Types of a single input. Other types may be several inputs, depending on the task."""
+"""Types that are always one input. A list, for example, is several inputs or one, depending on the
+task."""
 
 
 COMMAND_OPTIONS = frozenset(one.name for one in OPTIONS.values() if one.command)
-"""Options that exist only on the command line, because Python has other means for them."""
+"""Names of prediction options that exist only on the command line. Python has methods and arguments
+instead, such as `Run.choose`."""
 
 CONSTRAINTS = frozenset({"prefix", "required", "banned"})
 """Options that constrain an output: texts that it must begin with (`prefix`), contain (`required`)
 or not contain (`banned`)."""
 
 GENERATION = {"output": "output", "begin": "prefix", "new": "max_new_tokens"}
-"""Fields of `GenerationOptions` that correspond to options of `look`."""
+"""Fields of `GenerationOptions`, by the corresponding argument of `Run.look`."""
 
 
 class OptionError(UserError, TypeError):
-    """An option that a run does not have, or whose value is invalid."""
+    """Error for an option that a run does not have, or whose value is invalid."""
 
 
 def load(
@@ -92,10 +94,13 @@ def load(
 
     Args:
         *names: Folders or names of runs. Several runs form an ensemble.
-        device: `"cpu"`, `"cuda"` or `"cuda:1"`; `"auto"` uses a GPU if there is one.
-        precision: `"fp32"`, `"bf16"` or `"int8"`; `"auto"`: as set in the run.
-        engine: `"torch"`; `"onnx"` or `"ctranslate2"` for an exported folder.
-        parts: The `headway.Parts` that the run was trained with, if any.
+        device: `"cpu"`, `"cuda"` or `"cuda:1"`. `"auto"` uses a GPU if there is one.
+        precision: `"fp32"`, `"bf16"` or `"int8"`. `"auto"` uses the precision set in the run.
+        engine: `"torch"`. For an exported folder, `"onnx"` or `"ctranslate2"`.
+        parts: The custom `headway.Parts` that the run was trained with. None if it has none.
+
+    Returns:
+        A `Run`, which predicts when it is called.
 
     Example:
         >>> headway.load("tatoeba-de-en")("Guten Morgen.").text
@@ -121,10 +126,10 @@ def load(
 
 
 def available() -> list[str]:
-    """List the names that `load` accepts.
+    """List the names of the models that `load` finds.
 
     Returns:
-        Models that come with headway, and finished runs in `runs/`.
+        Names of the models that come with headway and of the finished runs in `runs/`, sorted.
 
     Example:
         >>> headway.available()
@@ -136,23 +141,23 @@ def available() -> list[str]:
 
 @dataclass(frozen=True)
 class Export:
-    """Result of `Run.export`."""
+    """Result of `Run.export`: the new folder, and the comparison with the original model."""
 
     path: Path
     """Folder of the exported model."""
 
     proof: Proof
-    """Measured differences between the outputs of the exported model and of this one."""
+    """Measured differences between the outputs of the exported and the original model."""
 
 
 class Run:
-    """A trained model, or an ensemble of several. `run("a text")` returns a prediction."""
+    """A trained model, or an ensemble of several models. `run("a text")` returns a prediction."""
 
     __slots__ = ("_held", "_lock", "_options", "folders", "names", "settings")
 
     names: tuple[str, ...]
     folders: tuple[Path, ...]
-    """The folder of each model."""
+    """Folders of the models; several if the run is an ensemble."""
 
     settings: Resolved
     """Settings of the first model."""
@@ -170,14 +175,14 @@ class Run:
         engine: str = "torch",
         settings: Resolved | None = None,
     ) -> None:
-        """Open runs; `load` checks its arguments first.
+        """Open one run or an ensemble. Use `headway.load`, which checks the arguments first.
 
         Args:
             names: Folders or names of runs.
-            device: Device of the models.
-            precision: Number format of the weights.
-            engine: Program that computes predictions.
-            settings: Settings of the first model, if they were read before, and perhaps changed.
+            device: Device of the models, as in `load`.
+            precision: Number format of the weights, as in `load`.
+            engine: Program that computes predictions, as in `load`.
+            settings: Settings to use for the first model. None: those stored in its folder.
         """
         check_device_and_precision(device, precision)
         check_engine(engine)
@@ -204,14 +209,15 @@ class Run:
         raise AttributeError(f"a run is immutable: {name!r} cannot be deleted.")
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Raise an error that gives the equivalent of a method of other libraries."""
+        """Raise an error for an unknown attribute. If it is a method name of another library, such
+        as `predict`, the error gives the equivalent in headway."""
         if hasattr(type(self), name):  # a property failed: its own error explains more
             object.__getattribute__(self, name)
         here = OF_RUN.get(name)
         hint = "" if here is None else f" In headway: {here}."
         raise AttributeError(f"a run has no attribute {name!r}.{hint}", name=name, obj=self)
 
-    # -- facts that need no weights
+    # -- properties that need no weights
 
     @property
     def name(self) -> str:
@@ -230,7 +236,7 @@ class Run:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """The parts of an input, such as a text or an image."""
+        """Inputs that a prediction needs, such as a text, a pair of texts or an image."""
         spec, data = spec_of(self.settings), self.settings.data
         found = tuple(
             need for need in spec.needs
@@ -246,7 +252,7 @@ class Run:
 
     @property
     def history(self) -> History:
-        """Losses and scores recorded during training."""
+        """Losses and scores that were recorded during training."""
         from headway.tasks.history import read_history
 
         return read_history(self.folder)
@@ -268,7 +274,7 @@ class Run:
 
     @property
     def opened(self) -> LoadedRun:
-        """Models, vocabulary and device, loaded once on first use."""
+        """The loaded models with their vocabulary and device. They are loaded on first use."""
         with self._lock:
             if self._held is None:
                 from headway.tasks.loaded_run import open_run
@@ -284,12 +290,12 @@ class Run:
 
     @property
     def model(self) -> nn.Module:
-        """The first model as a torch module."""
+        """The model as a torch module; in an ensemble, the first model."""
         return self.opened.model
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the output; that of the input if the task writes no text."""
+        """Tokenizer of the generated text, or of the input if the task generates no text."""
         words = self.opened.words
         if words is None:
             raise AttributeError(
@@ -299,11 +305,11 @@ class Run:
 
     @property
     def device(self) -> torch.device:
-        """Device that the models compute on."""
+        """Torch device on which the models compute."""
         return self.opened.device
 
     def to(self, device: str) -> Run:
-        """Return a copy on another device; this run stays on its device.
+        """Return a copy of the run on another device. The run itself stays on its device.
 
         Args:
             device: `"cpu"`, `"cuda"` or `"cuda:1"`.
@@ -315,12 +321,12 @@ class Run:
         return _rebuild(self.names, {**self._options, "device": device})
 
     def with_settings(self, settings: Resolved) -> Run:
-        """Return a copy with other settings.
+        """Return a copy of the run with other settings.
 
-        It shares the loaded models unless the precision differs.
+        The copy shares the loaded models, unless its precision differs.
 
         Args:
-            settings: Changed settings of this run.
+            settings: Complete settings, usually those of this run with some changes.
 
         Example:
             >>> from dataclasses import replace
@@ -334,7 +340,7 @@ class Run:
         return run
 
     def close(self) -> None:
-        """Free the memory of the models. They are loaded again on the next use.
+        """Free the memory of the models. The next use loads them again.
 
         Example:
             >>> with headway.load("tatoeba-de-en") as run:
@@ -362,16 +368,16 @@ class Run:
     @overload
     def __call__(self, x: object, /, **options: object) -> Answer | Answers: ...
     def __call__(self, x: object, /, **options: object) -> Answer | Answers:
-        """Predict for one input or several. One that cannot be read raises an error.
+        """Predict for one input or for several. An input that cannot be read raises an error.
 
         Args:
-            x: One input, or a list, tuple, array or table of inputs. `run.needs` lists the parts
-                of an input.
-            **options: Options of the task, which `run.options()` lists. For a table, also names of
-                columns: `text="review"`.
+            x: One input, or a list, tuple, array or table of inputs. `run.needs` describes the
+                inputs of the task.
+            **options: Options of the task, as listed by `run.options()`. If `x` is a table,
+                column names can be given as well, such as `text="review"`.
 
         Returns:
-            An `Answer` for one input; `Answers`, in order, for several.
+            An `Answer` for one input. For several inputs, `Answers` in the same order.
 
         Example:
             >>> run("Ich habe Hunger.", beam=8).text
@@ -389,14 +395,14 @@ class Run:
     def stream(
         self, xs: Iterable[object], /, *, errors: ErrorMode = "raise", **options: object
     ) -> AnswerStream:
-        """Predict for inputs of any number, holding few of them in memory.
+        """Predict for any number of inputs, with only a few of them in memory at a time.
 
         Args:
-            xs: Any iterable of inputs, such as an open file or a table. The `id` of a mapping is
-                the `id` of its answer.
-            errors: `"raise"` at an input that cannot be read, or `"keep"`: its answer has an
-                `error`, and the others follow.
-            **options: As in `run(x)`.
+            xs: Any iterable of inputs, such as an open file or a table. If an input is a mapping
+                with an `id`, its answer has the same `id`.
+            errors: What to do with an input that cannot be read. `"raise"` raises an error.
+                `"keep"` returns an answer with the message in `error`, and continues.
+            **options: Options as in `run(x)`.
 
         Returns:
             An iterator of answers, in the order of the inputs.
@@ -421,11 +427,14 @@ class Run:
         return self._stream(xs, options, keep=errors == "keep")
 
     def write(self, x: object, /, **options: object) -> Iterator[str]:
-        """Continue a text and yield it in pieces as it is generated.
+        """Continue a text, and yield the continuation in pieces while it is generated.
 
         Args:
             x: The text to continue.
-            **options: As in `run(x)`.
+            **options: Options as in `run(x)`.
+
+        Returns:
+            An iterator over pieces of text, which join to the continuation.
 
         Example:
             >>> stories = headway.load("stories")
@@ -466,15 +475,16 @@ class Run:
         return read()
 
     def choose(self, x: object, /, among: Sequence[str], **options: object) -> Answer | Answers:
-        """Choose the most likely continuation of a text among given ones.
+        """Choose the most likely of several given continuations of a text.
 
         Args:
-            x: One text, or several.
-            among: Two or more possible continuations.
-            **options: As in `run(x)`.
+            x: One text, or a list of texts.
+            among: Two or more different continuations.
+            **options: Options as in `run(x)`.
 
         Returns:
-            An answer with `label` and `probabilities`, or `Answers`.
+            For one text, an `Answer` with the chosen continuation as its `label`, and the
+            `probabilities` of all. For several texts, `Answers`.
 
         Example:
             >>> headway.load("stories").choose("Tom was sad. He began to", ["cry", "fly"]).label
@@ -504,8 +514,8 @@ class Run:
         self, x: Any, options: Mapping[str, object], *, several: bool = True, keep: bool = False,
         use: InferenceRequest | None = None,
     ) -> AnswerStream:  # fmt: skip
-        """Return the stream of answers to one input, or to `several`. For a table, options may name
-        columns."""
+        """Return an iterator of answers to the inputs in `x`, or to `x` itself unless `several`.
+        If `x` is a table, options may name its columns."""
         from headway.data.predict_input import input_words
         from headway.tasks.answer_stream import AnswerStream
         from headway.tasks.inputs import Inputs, is_rows
@@ -522,13 +532,13 @@ class Run:
     # -- for servers, which batch the inputs of many callers
 
     def question(self, x: object) -> ParsedInput:
-        """Convert one input for `predictor`.
+        """Convert one input to the form that `predictor` accepts.
 
         Args:
             x: One input.
 
         Returns:
-            The input as the task reads it; one that cannot be read carries its error.
+            The parsed input. If it cannot be read, the result contains the error.
         """
         from headway.tasks.inputs import Inputs
 
@@ -543,10 +553,10 @@ class Run:
         """Predict for the inputs of a file or a pipe, as `headway predict` does.
 
         Args:
-            questions: Inputs. The answer to one that cannot be read has an `error`.
-            options: Options of the command line.
-            progress: Reporter of the progress.
-            live: Return each answer as soon as it is ready.
+            questions: Inputs. If one cannot be read, its answer contains the error.
+            options: Command-line options by name.
+            progress: Progress display.
+            live: Yield each answer as soon as it is ready.
 
         Returns:
             An iterator of answers.
@@ -569,7 +579,7 @@ class Run:
         """Return the predictor of the task, for callers that batch inputs themselves.
 
         Args:
-            options: Options of the command line.
+            options: Command-line options by name.
         """
         from headway.tasks.task import InferenceRequest, find_task
 
@@ -584,8 +594,11 @@ class Run:
 
         Args:
             files: Data settings that name the files.
-            options: Options of the command line.
-            progress: Reporter of the progress.
+            options: Command-line options by name.
+            progress: Progress display.
+
+        Returns:
+            Scores by metric name.
         """
         from headway.tasks.task import InferenceRequest, find_task
 
@@ -596,7 +609,7 @@ class Run:
     # -- options
 
     def options(self) -> tuple[str, ...]:
-        """List the names of all options that calls accept.
+        """List the names of all options that `run(x)` accepts.
 
         Example:
             >>> "n_best" in run.options()
@@ -619,6 +632,9 @@ class Run:
         Args:
             options: Options as in `run(x)`.
             more: Options for internal use, which are not checked.
+
+        Returns:
+            The request that the task's predictor and evaluation read.
         """
         from headway.tasks.task import InferenceRequest
 
@@ -663,12 +679,17 @@ class Run:
     # -- scores, pages, exports
 
     def evaluate(self, data: object = None, /, **options_and_needs: object) -> Scores:
-        """Score the run on a test set, next to baselines.
+        """Evaluate the run on a test set, and compare it with baselines.
 
         Args:
-            data: Path or table of the test set. None: the validation set of the run.
-            **options_and_needs: Options as in `run(x)`, and columns of `data`: `text="review"`.
-                Without `data`, files as in training: `source=…, target=…`.
+            data: Test set, as a path or a table. If neither `data` nor files are given, the
+                validation set of the run is used.
+            **options_and_needs: Options as in `run(x)`, and column names of `data`, such as
+                `text="review"`. Without `data`, test files, named as in training:
+                `source=…, target=…`.
+
+        Returns:
+            Scores by metric name.
 
         Example:
             >>> test = [{"source": "Danke.", "target": "Thanks."}]
@@ -701,7 +722,7 @@ class Run:
             return task.evaluation(use, test_files(self.settings, (), needs))
 
     def _validated(self, use: InferenceRequest) -> Scores:
-        """Evaluate on the validation set of the run, as at the end of training."""
+        """Return the scores on the validation set that is stored with the run."""
         import torch
 
         from headway.tasks.dataset import EvalPass
@@ -721,15 +742,16 @@ class Run:
             )
 
     def look(self, x: object = None, /, **ask: object) -> Page:
-        """Show what happens inside the model while it reads one input.
+        """Show what the model computes for one input, such as attention and the logit lens.
 
         Args:
             x: The input. None: the example that comes with the model.
-            **ask: `output`: text that the model is forced to write. `begin`: first words of it.
-                `new`: number of tokens to generate. Others: those of `headway.inside.look`.
+            **ask: `output`: text that the model is forced to generate. `begin`: text that the
+                output must begin with. `new`: number of tokens to generate. Further options are
+                those of `headway.inside.look`.
 
         Returns:
-            A page, which a notebook displays and `.save("look.html")` writes.
+            A page, which notebooks display and `.save("look.html")` writes to a file.
 
         Example:
             >>> run.look("Wo wohnst du?").save("look.html")
@@ -748,7 +770,7 @@ class Run:
         return look(twin, self._subject(x, twin), GenerationOptions(**said), **rest)
 
     def _subject(self, x: object, twin: LoadedRun) -> str | MediaInput:
-        """Convert the input of a page to the form that `inside` takes: a text or a `MediaInput`."""
+        """Return the input of `look` as a text or a `MediaInput`. None: the model's example."""
         from headway.inside.capture.media import MediaInput, example_input, open_media
         from headway.tasks.inputs import Inputs
         from headway.tasks.media_inputs import found_file
@@ -774,8 +796,8 @@ class Run:
         return MediaInput.of("input", x.values, front)  # type: ignore[attr-defined]
 
     def _line(self, x: Mapping[str, object]) -> str:
-        """Convert a mapping to the text that pages read: two texts separated by a tab, named fields
-        as JSON."""
+        """Return an input mapping as one text: a text pair separated by a tab, or named fields as
+        JSON."""
         from headway.tasks.inputs import Inputs
 
         question = Inputs(self.settings, self.folder).parse_or_raise(x).value
@@ -798,13 +820,13 @@ class Run:
         """Export the model for another program, and compare its outputs with those of this run.
 
         Args:
-            to: `"hf"`, `"ctranslate2"`, `"onnx"` or `"torch"`.
-            out: New folder.
+            to: Target format: `"hf"`, `"ctranslate2"`, `"onnx"` or `"torch"`.
+            out: Folder to create.
             int8: Store weights in 8 bits (ctranslate2 and onnx).
-            sentences: More texts for the comparison.
+            sentences: Additional texts for the comparison.
 
         Returns:
-            `path`, and `proof` with the measured differences.
+            An `Export` with the `path` of the folder, and a `proof` with the measured differences.
 
         Example:
             print(run.export("onnx", "translator-onnx").proof.text())
@@ -820,12 +842,15 @@ class Run:
         return Export(Path(out), proof)
 
     def train(self, data: object = None, *, out: str | PathLike[str], **same: object) -> Run:
-        """Fine-tune this run on other data: `headway.train` with `start`.
+        """Fine-tune this run on other data. Calls `headway.train` with this run as `start`.
 
         Args:
-            data: Path, list of paths, or table in memory.
+            data: Training data, as a path, a list of paths, or a table in memory.
             out: Folder of the new run.
-            **same: Arguments of `headway.train`.
+            **same: Further arguments of `headway.train`.
+
+        Returns:
+            The fine-tuned run.
 
         Example:
             more = run.train("more.tsv", out="runs/more", epochs=1)
@@ -863,8 +888,11 @@ class Run:
 
 
 def test_set(data: DataSettings, found: Mapping[str, object]) -> DataSettings:
-    """Return the data settings of a test set, which is read like the training data. A bad row is an
-    error, because leaving it out would change the score."""
+    """Return data settings that read a test set in the same way as the training data.
+
+    Unlike in training, an invalid row is an error, because skipping it would change the score.
+    `found`: the settings of the test files, by name.
+    """
     none: dict[str, object] = dict.fromkeys(FILES, ())
     changes: dict[str, Any] = {"on_bad_row": "error", **none, **found}
     changes = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
@@ -874,9 +902,9 @@ def test_set(data: DataSettings, found: Mapping[str, object]) -> DataSettings:
 def test_files(
     settings: RunSettings, paths: Sequence[str], needs: Mapping[str, Any]
 ) -> DataSettings:
-    """Return the data settings of a test set in files, which are read like the training data.
-    `needs` names the columns of `paths`, or the files themselves if `paths` is empty (`source=…,
-    target=…`)."""
+    """Return data settings that read test files in the same way as the training data. `needs` names
+    the columns of the files in `paths`. If `paths` is empty, it names the files themselves, such as
+    `source=…, target=…`."""
     from headway.data.named_data import bind_data, named_files
 
     if not paths:
@@ -895,7 +923,8 @@ def _rebuild(
 
 
 def _current_options(options: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the options of a call with current names of decoding settings."""
+    """Return the options of a call, with earlier names of decoding settings replaced by current
+    ones."""
     section = "decode."
     check_together(section + name for name in options)
     report((section + name for name in options), {}, "options of a call")
@@ -903,7 +932,7 @@ def _current_options(options: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:
-    """Return the values of an option that accepts one text or several."""
+    """Return the texts of an option that accepts one text or several, as a tuple."""
     found = (value,) if isinstance(value, str) else value
     if not isinstance(found, Iterable) or not all(
         isinstance(one, str) for one in ensure_list(found)
