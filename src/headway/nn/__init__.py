@@ -1,1 +1,1 @@
-"""Building blocks of models. They are built from numbers and other blocks, not from settings."""
+"""Building blocks of models. Their arguments are numbers and other blocks, not settings objects."""

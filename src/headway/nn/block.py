@@ -1,4 +1,4 @@
-"""Layers: attention, optional cross-attention, and feed-forward, in three block layouts.
+"""Transformer layers (attention, optional cross-attention, feed-forward) in three block layouts.
 
 In a `MixerBlock`, a recurrence or a convolution mixes the tokens instead of attention. All layers
 have the same call signature.
@@ -23,10 +23,12 @@ from headway.nn.tap import Tap
 
 
 class Block(nn.Module):
-    """Parts of a Transformer layer. Subclasses define how they connect to the residual stream."""
+    """Base class of Transformer layers. It holds the sub-layers; subclasses define how they connect
+    to the residual stream."""
 
     compiles = True
-    """Whether the layer can run without the sequence lengths on the host."""
+    """Whether the layer can run with fixed shapes, without knowing the sequence lengths on the
+    host."""
 
     def __init__(
         self,
@@ -45,7 +47,8 @@ class Block(nn.Module):
         self.add_norms(norm)
 
     def add_norms(self, norm: Callable[[], nn.Module]) -> None:
-        """Create a norm for each further sub-layer. A block with a single norm creates none."""
+        """Create one norm per sub-layer after the first. Blocks with a single norm override this
+        and create none."""
         self.norm_cross = None if self.cross is None else norm()
         self.norm_feed_forward = norm()
 
@@ -57,10 +60,11 @@ class Block(nn.Module):
         cache: LayerCache | None,
         n_first: int | None,
     ) -> tuple[Tensor, Tensor, Tensor, Layout]:
-        """Return the residual stream, its normed form, the attention output, and their layout.
+        """Compute self-attention. Return the residual stream, its normed form, the attention
+        output, and their layout.
 
-        With `n_first`, return only the first `n_first` tokens of each sequence. They attend to all
-        tokens of their sequence.
+        With `n_first`, compute and return only the first `n_first` tokens of each sequence. They
+        attend to all tokens of their sequence.
         """
         if n_first is None:
             return x_ND, normed_ND, self.attention(normed_ND, layout, cache=cache), layout
@@ -71,32 +75,37 @@ class Block(nn.Module):
 
     @property
     def neurons(self) -> Tap:
-        """Tap on the hidden activations of the feed-forward network."""
+        """Tap that records the hidden activations of the feed-forward network."""
         return self.feed_forward.hidden
 
     @property
     def n_sublayers(self) -> int:
-        """Number of sub-layers that add to the residual stream."""
+        """Number of sub-layers whose output is added to the residual stream."""
         return 2 if self.cross is None else 3
 
     def begin(self, memory: Memory, cache: LayerCache) -> None:
-        """Store the initial state of sequences in a cache. Attention has none."""
+        """Store the initial state of sequences in a cache. Attention has no initial state, so this
+        does nothing."""
 
     def cache_sizes(self) -> tuple[int, int]:
-        """Return the number of cached values per token, and per position of the memory."""
+        """Return the number of cached values per target token, and per token of the encoder
+        output."""
         return _keys_and_values(self.attention), _keys_and_values(self.cross)
 
     @property
     def can_end_early(self) -> bool:
-        """Whether `n_first` is supported: only if attention does not depend on distances. Attention
-        treats fewer queries than keys as the last tokens, so distances would be wrong."""
+        """Whether the layer supports `n_first`.
+
+        Only attention that does not depend on distances does. If there are fewer queries than keys,
+        attention takes the queries for the last tokens, so their distances would be wrong.
+        """
         scope = self.attention.scope
         near = scope.causal or scope.window is not None or scope.bias is not None
         return self.attention.rotary is None and not near
 
 
 class PostNorm(Block):
-    """Block with x = norm(x + sub-layer(x)): the 2017 Transformer, BERT, GPT."""
+    """Transformer layer with norm(x + sub-layer(x)), as in the 2017 Transformer, BERT and GPT."""
 
     def forward(
         self,
@@ -116,7 +125,8 @@ class PostNorm(Block):
 
 
 class PreNorm(Block):
-    """Block with x = x + sub-layer(norm(x)): GPT-2, Llama, ViT. The stack ends with a norm."""
+    """Transformer layer with x + sub-layer(norm(x)), as in GPT-2, Llama and ViT. It needs a final
+    norm after the last layer."""
 
     def forward(
         self,
@@ -136,7 +146,8 @@ class PreNorm(Block):
 
 
 class Parallel(Block):
-    """Block whose sub-layers read the same norm of x; their outputs are summed: GPT-J, PaLM."""
+    """Transformer layer with x + attention(norm(x)) + feed-forward(norm(x)), as in GPT-J and PaLM.
+    The sub-layers share the norm."""
 
     def add_norms(self, norm: Callable[[], nn.Module]) -> None:
         pass
@@ -160,8 +171,8 @@ class Parallel(Block):
 class MixerBlock(nn.Module):
     """Layer with a recurrence or convolution, and optional further sub-layers.
 
-    These are self-attention, cross-attention and a feed-forward network. Each sub-layer adds to the
-    residual stream, as in `PostNorm` or `PreNorm`.
+    The further sub-layers are self-attention, cross-attention and a feed-forward network. Each adds
+    its output to the residual stream, as in `PostNorm` or `PreNorm`.
     """
 
     can_end_early = False
@@ -178,7 +189,11 @@ class MixerBlock(nn.Module):
         feed_forward: Boom | None = None,
         dropout: float = 0.0,
     ) -> None:
-        """`name`: the mixer's attribute name, which the names of its weights contain."""
+        """Build the layer.
+
+        `name`: attribute that holds the recurrence or convolution. It is part of the names of its
+        weights.
+        """
         super().__init__()
         self.mixed, self.pre = name, pre
         self.add_module(name, mixer)
@@ -196,7 +211,8 @@ class MixerBlock(nn.Module):
 
     @property
     def neurons(self) -> Tap:
-        """Tap on the hidden activations of the feed-forward network, or else of the mixer."""
+        """Tap that records the hidden activations of the feed-forward network or, without one, of
+        the recurrence or convolution."""
         part = self.mixer if self.feed_forward is None else self.feed_forward
         found = part.hidden
         assert isinstance(found, Tap)
@@ -254,4 +270,4 @@ BLOCK_LAYOUTS: dict[str, type[PostNorm] | type[PreNorm] | type[Parallel]] = {
 }
 
 Layer = Block | MixerBlock
-"""Type of the layers of a stack."""
+"""Any layer of a stack."""

@@ -2,9 +2,10 @@
 
 The decoding loop owns the cache and passes it in. The model stores nothing between calls.
 
-Each token has its own cell, whatever a layer caches. Moving hypotheses, undoing draft tokens and
-dropping finished sequences therefore work in the same way for all layers. The tree of a beam lists
-the cells of each hypothesis. Attention reads all of them, a recurrence only the last one.
+Every layer stores the values of each token in a slot of its own. Reordering hypotheses, undoing
+draft tokens and dropping finished sequences therefore work in the same way for all layers. In beam
+search, a `Tree` lists the slots of each hypothesis. Attention reads all of these slots; a
+recurrence reads only the last one.
 """
 
 from __future__ import annotations
@@ -21,19 +22,21 @@ KEYS, VALUES = "keys", "values"
 
 
 class LayerCache:
-    """Cached values of one layer: those of its own tokens, and keys and values of the memory."""
+    """Cached values of one layer: those of its own tokens, and the cross-attention keys and values
+    of the encoder output."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
         self.cells: dict[str, Tensor] = {}
-        """Cells by name, one row per sequence (B S …). The cells of states and inputs start with an
-        extra one, which holds the initial state."""
+        """Cached tensors by name, with one row of slots per sequence (B S …). Tensors with states
+        or inputs have one more slot at the start, for the initial state."""
 
         self.memory: tuple[Tensor, Tensor] | None = None
-        """Cross-attention keys and values (M G K), filled by the first call."""
+        """Cross-attention keys and values (M G K); None until the first call computes them."""
 
     def append(self, k_NGK: Tensor, v_NGK: Tensor, new: Layout) -> tuple[Tensor, Tensor, Layout]:
-        """Write new keys and values after the cached ones. Return all of them and their layout."""
+        """Write new keys and values after the cached ones. Return all keys, all values and their
+        layout."""
         keys = self.cache.keys_with(new)
         k_BSGK, v_BSGK = self.grids(k_NGK, v_NGK)
         self.cache.write(k_BSGK, k_NGK, new)
@@ -41,8 +44,8 @@ class LayerCache:
         return k_BSGK.flatten(0, 1), v_BSGK.flatten(0, 1), keys
 
     def grids(self, k_NGK: Tensor, v_NGK: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cells for keys and values of this kind, at the current capacity of the
-        cache."""
+        """Return the tensors that cache keys and values of these shapes, at the current capacity of
+        the cache."""
         capacity = self.cache.capacity
         return self._room(KEYS, k_NGK, capacity), self._room(VALUES, v_NGK, capacity)
 
@@ -57,8 +60,8 @@ class LayerCache:
         return self._gather(name, new, self.cache.past(new, depth + 1)[:, 1:])
 
     def latest(self, name: str, new: Layout, depth: int) -> Tensor:
-        """Return the states of each new token and of those before it, nearest first (N depth E).
-        The new states must be written already."""
+        """Return the state of each new token and the states before it, `depth` in total, nearest
+        first (N depth E). The states of the new tokens must already be written."""
         return self._gather(name, new, self.cache.past(new, depth))
 
     def last(self, name: str) -> Tensor:
@@ -83,7 +86,7 @@ class LayerCache:
         return grid_BSE[number_N[:, None], cells_NC + 1]
 
     def _room(self, name: str, fresh_N: Tensor, capacity: int) -> Tensor:
-        """Return the cells of that name. Create or enlarge them if they are too small."""
+        """Return the cached tensor of that name. Create or enlarge it if necessary."""
         n_rows, grid_BS = self.cache.n_rows, self.cells.get(name)
         if grid_BS is not None and grid_BS.shape[:2] == (n_rows, capacity):
             return grid_BS
@@ -95,10 +98,10 @@ class LayerCache:
 
 
 class Cache:
-    """Decoder state: a `LayerCache` per layer, and the number of cached tokens of each sequence.
+    """Decoder cache: a `LayerCache` per layer, and the number of cached tokens of each sequence.
 
     All layers cache the same tokens. Sequences may differ in length. Memory is allocated for
-    `capacity` tokens per sequence and doubled when that is exceeded.
+    `capacity` tokens per sequence, and doubled when that is not enough.
     """
 
     def __init__(self, n_layers: int, n_rows: int, capacity: int) -> None:
@@ -109,19 +112,22 @@ class Cache:
         self.capacity = capacity
         self.lengths: tuple[int, ...] = (0,) * n_rows
         self.tree: Tree | None = None
-        """Cells that each of the next queries may read; None if it may read all of its sequence."""
+        """Slots that each of the next queries may read in beam search. None: all slots of its
+        sequence."""
 
         self._keys: tuple[Layout, Layout] | None = None
 
     def layout(self, n_new: int | Sequence[int], device: torch.device | str = "cpu") -> Layout:
-        """Return the layout of the next tokens: `n_new` for every sequence, or one number each."""
+        """Return the layout of the next tokens. `n_new`: number of tokens for every sequence, or a
+        list with one number per sequence."""
         if isinstance(n_new, int):
             offsets_B = torch.tensor(self.lengths, dtype=torch.long).to(device, non_blocking=True)
             return Layout.steps(offsets_B, n_new, reach=max(self.lengths, default=0) + n_new)
         return Layout.of(n_new, device).shifted(self.lengths)
 
     def keys_with(self, new: Layout) -> Layout:
-        """Return the layout of all keys after `new` is written. All layers of a call share it."""
+        """Return the layout of all keys, including those of the tokens in `new`. It is computed
+        once per forward pass and shared by all layers."""
         if self._keys is not None and self._keys[0] is new:
             return self._keys[1]
         added = new.known_lengths()
@@ -135,8 +141,8 @@ class Cache:
         return keys
 
     def past(self, new: Layout, depth: int) -> Tensor:
-        """Return the cells of each new token and of those before it, nearest first, or -1 where
-        there is none. All layers of a call share the result."""
+        """Return the slots of each new token and of the tokens before it, nearest first (N depth);
+        −1 if there is no such token. Computed once per forward pass and shared by all layers."""
         key = ("past", depth)
         found = new.memo.get(key)
         if isinstance(found, Tensor):
@@ -164,15 +170,17 @@ class Cache:
             grid_BSGK[row_N, new.positions_N] = fresh_NGK
 
     def advance(self, new: Layout) -> None:
-        """Count the tokens written in this call. The stack calls this once, at its end."""
+        """Advance the cache lengths by the tokens written in this forward pass. The layer stack
+        calls this once, after its last layer."""
         self.lengths = tuple(a + b for a, b in zip(self.lengths, new.known_lengths(), strict=True))
         self._keys = None
 
     def select(self, rows: Sequence[int]) -> None:
-        """Replace sequence i by the previous sequence `rows[i]`: move beams, drop finished rows.
+        """Replace sequence i by the previous sequence `rows[i]`, to reorder beams or drop finished
+        sequences.
 
-        Only the used cells of sequences that move are copied. The memory is not changed: sequences
-        with the same source share its keys through the layout.
+        Only the used slots of sequences that move are copied. Cross-attention keys are not copied,
+        because the layout lets sequences with the same source share them.
         """
         moved = [(to, origin) for to, origin in enumerate(rows) if to != origin]
         used = max((self.lengths[origin] for _, origin in moved), default=0)
@@ -185,10 +193,8 @@ class Cache:
         self._keys = None
 
     def repeated(self, n_rows: int, capacity: int) -> Cache:
-        """Return a new cache of `n_rows` sequences, each a copy of the only one in this cache.
-
-        A prompt that many sequences share is thus computed once.
-        """
+        """Return a new cache of `n_rows` sequences, each a copy of the only sequence in this cache.
+        A prompt that many sequences share is thus computed only once."""
         assert self.n_rows == 1, "only a cache with one sequence can be repeated"
         used = self.lengths[0]
         copy = Cache(len(self.layers), n_rows, max(capacity, used))
@@ -203,12 +209,13 @@ class Cache:
         return copy
 
     def level(self) -> None:
-        """Set all lengths to the longest one. The tree must mask the unused cells in between."""
+        """Set all lengths to the longest one. The `tree` must mask the unused slots of shorter
+        sequences."""
         self.lengths = (max(self.lengths, default=0),) * self.n_rows
         self._keys = None
 
     def trim(self, lengths: Sequence[int]) -> None:
-        """Drop the tokens after these lengths, such as rejected draft tokens."""
+        """Shorten each sequence to these lengths, for example to drop rejected draft tokens."""
         if any(new > old for new, old in zip(lengths, self.lengths, strict=True)):
             raise ValueError(
                 f"cannot trim lengths {self.lengths} to {tuple(lengths)}: no length may increase"
@@ -218,7 +225,8 @@ class Cache:
 
 
 def _moved(grid_BSGK: Tensor, moved: list[tuple[int, int]], n_rows: int, used: int) -> Tensor:
-    """Return the grid with `n_rows` rows, after copying the first `used` cells along (to, from)."""
+    """Return the tensor with `n_rows` sequences, after copying the first `used` slots from the
+    sequences `from` to the sequences `to`."""
     to_R = torch.tensor([to for to, _ in moved], dtype=torch.long).to(grid_BSGK.device)
     from_R = torch.tensor([origin for _, origin in moved], dtype=torch.long).to(grid_BSGK.device)
     fresh_RSGK = grid_BSGK[from_R, :used]  # a copy: a row may be overwritten before it is read

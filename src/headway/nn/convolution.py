@@ -1,6 +1,6 @@
 """Gated convolutions on flat batches. A window never reaches into another sequence.
 
-Stacked convolutions have a larger receptive field (ConvS2S), dilated ones a larger one still
+Stacking convolutions enlarges the receptive field (ConvS2S); dilation enlarges it further
 (ByteNet).
 """
 
@@ -22,7 +22,8 @@ INPUTS = "inputs"
 class Convolution(nn.Module):
     """Gated linear unit over windows of `kernel` tokens, `dilation` apart (Dauphin et al. 2016).
 
-    One matrix maps the window to values and gates. A causal window ends with the token itself.
+    One matrix maps the window to values and gates. A causal window ends with the current token;
+    others are centred on it.
     """
 
     compiles = True
@@ -33,14 +34,14 @@ class Convolution(nn.Module):
         super().__init__()
         self.kernel, self.dilation, self.causal = kernel, dilation, causal
         self.size = d_model
-        """Number of cached values per token: its input."""
+        """Number of cached values per token. A convolution caches its input."""
 
         self.to_hidden = Linear(kernel * d_model, 2 * d_model, bias=bias)
         self.hidden = Tap()
 
     @property
     def depth(self) -> int:
-        """Number of tokens from the first to the last of a window."""
+        """Number of tokens that a window spans, from its first to its last."""
         return (self.kernel - 1) * self.dilation + 1
 
     def matrices(self) -> dict[Tensor, tuple[int, ...]]:
@@ -63,13 +64,14 @@ class Convolution(nn.Module):
     def begin(
         self, memory: Memory | None, cache: LayerCache, like_ND: Tensor | None = None
     ) -> None:
-        """Store zeros as the input before the first token. Does nothing without `like_ND`."""
+        """Store zeros as the input before the first token. Does nothing if `like_ND`, which gives
+        shape and type, is None."""
         if like_ND is not None:
             cache.begin(INPUTS, like_ND.new_zeros(cache.cache.n_rows, like_ND.shape[1]))
 
     def _around(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        """Return the windows, made of shifted copies of the input. Unlike indexing, these need no
-        sorting in the backward pass."""
+        """Return the window around each token, built from shifted copies of the input. Indexing
+        would be slower, because its backward pass sorts the indices."""
         before = self.kernel - 1 if self.causal else self.kernel // 2
         behind = self.kernel - 1 - before
         padded = F.pad(x_ND, (0, 0, before * self.dilation, behind * self.dilation))
@@ -78,10 +80,10 @@ class Convolution(nn.Module):
         return window_NCD.masked_fill(~self._there(layout, before)[..., None], 0.0)
 
     def _there(self, layout: Layout, before: int) -> Tensor:
-        """Return a mask of the window positions that belong to the token's own sequence.
+        """Return a mask of the window positions that are inside the token's own sequence.
 
-        Equal layers share it if the lengths are known on the host. Otherwise it is computed in each
-        layer: a CUDA graph must derive it from its inputs.
+        If the host knows the lengths, layers with equal windows share the mask. In a CUDA graph,
+        each layer computes it, because a graph must derive everything from its inputs.
         """
         key = ("there", self.kernel, self.dilation, self.causal)
         found = layout.memo.get(key)
@@ -97,7 +99,7 @@ class Convolution(nn.Module):
         return there_NC
 
     def _kept(self, x_ND: Tensor, layout: Layout, cache: LayerCache) -> Tensor:
-        """Return the windows over cached and new tokens."""
+        """Return the window of each new token, which includes cached tokens."""
         if INPUTS not in cache.cells:
             self.begin(None, cache, x_ND)
         cache.put(INPUTS, x_ND, layout)

@@ -1,8 +1,8 @@
 """Packed weights: copies in the memory order that oneDNN reads on a CPU.
 
 A product with few rows, as in decoding, spends most of its time on reordering the weight. With a
-weight packed in advance, it takes half the time, and a third with four rows. The copies take as
-much memory as the weights. torch does not guarantee these operators; without them, `nn/linear.py`
+weight packed in advance, it takes half the time, and with four rows a third. The copies take as
+much memory as the weights. PyTorch does not guarantee these operators. Without them, `nn/linear.py`
 multiplies as usual.
 
 `python -m benchmarks.shortcuts`: the encoder of `transformer-base` is 1.4 times as fast with four
@@ -19,18 +19,18 @@ from torch import Tensor
 ALL = slice(None)
 
 ROWS = 128
-"""Number of rows that the packed order is chosen for. It also works for fewer and more rows."""
+"""Number of input rows that the packed order is optimized for. It also works for other numbers."""
 
 
 MOST = 256
-"""Most rows of one product. More rows are computed in pieces of this size."""
+"""Maximum number of input rows of one product. Larger inputs are split."""
 
 
 def sizes(n: int) -> list[int]:
-    """Return the row counts of the products that compute n rows.
+    """Return the row counts into which a product with n rows is split.
 
-    They are pieces of `MOST`, and a last piece that is rounded up by at most a quarter. There are
-    only 44 different sizes for all n.
+    All but the last are `MOST`. The last is rounded up by at most a quarter, so that only 44
+    different row counts ever occur.
     """
     whole, rest = divmod(n, MOST)
     step = 1 << min(3, max(0, (rest - 1).bit_length() - 3))
@@ -38,11 +38,12 @@ def sizes(n: int) -> list[int]:
 
 
 def in_fixed_sizes(x: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
-    """Apply a row-wise `product` in pieces, so that few different row counts occur.
+    """Apply a row-wise `product` to parts of the input, so that few different row counts occur.
 
-    oneDNN compiles code for every new row count, half a megabyte per shape of a weight, and keeps a
-    thousand of them. A server sees all row counts, so it would grow by hundreds of megabytes.
-    Padding with rows of zeros does not change a bit of the other rows.
+    For every new row count, oneDNN compiles code, half a megabyte per shape of a weight, and keeps
+    a thousand of these. A server meets every row count, so its memory would grow by hundreds of
+    megabytes. The input is padded with zeros, which does not change the results of the other rows
+    by a single bit.
     """
     x_ND, found, begin = x.flatten(0, -2), [], 0  # accepts grids, such as image patches
     for size in sizes(len(x_ND)):
@@ -86,7 +87,7 @@ class PackedWeight:
         return in_fixed_sizes(x, lambda part: run(part, copy, bias, after, [], ""))
 
     def _copy(self, weight: Tensor, rows: slice) -> Tensor:
-        # A weight that was trained or replaced after it was packed is packed again.
+        # If the weight was trained or replaced since it was packed, pack it again.
         now = (weight.data_ptr(), 0 if weight.is_inference() else weight._version)
         key = (rows.start, rows.stop)
         found = self._copies.get(key)

@@ -1,9 +1,11 @@
-"""Linear-chain CRF: scores label sequences by emission scores and transition scores.
+"""Linear-chain CRF, which scores label sequences by emission scores and transition scores.
 
 `transitions_PC` has C + 2 rows: one for each previous label, one for the start of a sequence, and
-one for ending with each label. Sequences are contiguous in a flat batch, which a `Layout`
-describes. They are processed as a grid, one position at a time. All sums are in fp32 or wider,
-because log-sum-exp loses too much precision in 16 bits.
+one for ending with each label.
+
+Sequences are contiguous in a flat batch, which a `Layout` describes. They are padded and processed
+one position at a time. All sums are in fp32 or wider, because log-sum-exp loses too much precision
+in 16 bits.
 """
 
 from __future__ import annotations
@@ -15,16 +17,17 @@ from headway.nn.layout import Layout
 from headway.specs.metrics import has_span_tags
 
 FORBIDDEN = -1e4
-"""Lower than any score of a model, but small enough to be summed over a sequence in fp32."""
+"""Score of forbidden transitions. It is lower than any score of a model, but can be summed over a
+sequence in fp32 without loss of precision."""
 
 
 def log_likelihood(
     scores_NC: Tensor, labels_N: Tensor, transitions_PC: Tensor, layout: Layout
 ) -> Tensor:
-    """Return the log-probability of each label sequence, normalised over all possible ones.
+    """Return the log-probability of each label sequence, normalized over all possible sequences. It
+    is 0 for an empty sequence.
 
-    It is 0 for an empty sequence. The computation depends on shapes only, so a CUDA graph can
-    capture it.
+    The computation depends only on shapes, so a CUDA graph can capture it.
     """
     scores_NC, transitions_PC = _at_least_fp32(scores_NC), _at_least_fp32(transitions_PC)
     return _score(scores_NC, labels_N, transitions_PC, layout) - _log_total(
@@ -33,7 +36,8 @@ def log_likelihood(
 
 
 def viterbi(scores_NC: Tensor, transitions_PC: Tensor, layout: Layout) -> Tensor:
-    """Return the labels of the best sequences. Rows outside all sequences get label 0."""
+    """Return the labels of the highest-scoring sequences. Positions outside all sequences get label
+    0."""
     scores_NC, transitions_PC = _at_least_fp32(scores_NC), _at_least_fp32(transitions_PC)
     rows_BT, real_BT = _grid(layout, len(scores_NC))
     n_labels = scores_NC.shape[1]
@@ -45,7 +49,8 @@ def viterbi(scores_NC: Tensor, transitions_PC: Tensor, layout: Layout) -> Tensor
         on_B1 = real_BT[:, place, None]
         top = (best_BC[:, :, None] + between_CC).max(1)
         best_BC = torch.where(on_B1, top.values + scores_NC[rows_BT[:, place]], best_BC)
-        # After its end a sequence keeps its label, so that backtracking starts from it.
+        # Positions after the end of a sequence repeat its last label, so that backtracking can
+        # start at the last position for all sequences.
         before.append(torch.where(on_B1, top.indices, stay_C))
     label_B = (best_BC + end_C).argmax(1)
     way = [label_B]
@@ -59,10 +64,12 @@ def viterbi(scores_NC: Tensor, transitions_PC: Tensor, layout: Layout) -> Tensor
 
 
 def allowed_transitions(labels: tuple[str, ...], device: torch.device | str = "cpu") -> Tensor:
-    """Return transition scores: 0 if allowed, `FORBIDDEN` if no BIO or BIOES text has them.
+    """Return transition scores: 0 for transitions that are valid in BIO or BIOES, `FORBIDDEN` for
+    others.
 
-    I-x and E-x continue a span of type x that B-x or I-x has begun. In BIOES, which is recognised
-    by its E and S tags, a begun span must also be continued. Plain tags have no such rules.
+    I-x and E-x continue a span of type x that B-x or I-x has begun. In BIOES, which is recognized
+    by its E and S tags, an open span must be continued. Plain tags have no such rules, so all
+    transitions are allowed.
     """
     rules_PC = torch.zeros(len(labels) + 2, len(labels), device=device)
     parts = [_parts(label) for label in labels]
@@ -88,7 +95,8 @@ def _parts(label: str) -> tuple[str, str]:
 
 
 def _score(scores_NC: Tensor, labels_N: Tensor, transitions_PC: Tensor, layout: Layout) -> Tensor:
-    """Return the score of the given labels: emissions, transitions and the final transition."""
+    """Return the score of the given labels: the sum of their emissions, their transitions and the
+    final transition."""
     n_labels = scores_NC.shape[1]
     rows_BT, real_BT = _grid(layout, len(scores_NC))
     labels_BT = labels_N[rows_BT]
@@ -112,7 +120,8 @@ def _log_total(scores_NC: Tensor, transitions_PC: Tensor, layout: Layout) -> Ten
 
 
 def _grid(layout: Layout, n_rows: int) -> tuple[Tensor, Tensor]:
-    """Return the row of each position of each sequence (B T), and a mask of real positions."""
+    """Return the index in the flat batch of each position of each sequence (B T), and a mask of
+    positions that are not padding."""
     places_T = torch.arange(max(1, layout.longest), device=layout.starts_B.device)
     rows_BT = (layout.starts_B[:, None] + places_T).long().clamp(0, n_rows - 1)
     return rows_BT, places_T < layout.lengths_B[:, None]

@@ -1,8 +1,8 @@
-"""Connectionist temporal classification (CTC): texts from rows (frames), most of them blank.
+"""Connectionist temporal classification (CTC): texts from frames, most of which are blank.
 
-Each row emits one symbol or the blank. Consecutive rows with the same symbol count as one symbol
-(Graves et al. 2006). Sequences are contiguous in a flat batch, which a `Layout` describes. All sums
-are in fp32 or wider, because log-sum-exp loses too much precision in 16 bits.
+Each frame emits one symbol or the blank. Consecutive frames with the same symbol count as one
+symbol (Graves et al. 2006). Frames are the rows of a flat batch; a `Layout` tells which are of one
+recording. All sums are in fp32 or wider, because log-sum-exp loses too much precision in 16 bits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from headway.nn.layout import Layout
 
 NEVER = -1e5
-"""Log-probability of impossible events: finite, so that differences between two of them are not
+"""Log-probability of impossible events. It is finite, so that the difference of two of them is not
 NaN."""
 
 
@@ -29,17 +29,18 @@ class CtcLoss(NamedTuple):
     """−log p of each text; 0 if the text is impossible."""
 
     possible_B: Tensor
-    """Whether there are enough rows: one per symbol, and a blank between two equal symbols."""
+    """Whether each text is possible: it needs one frame per symbol, and one for the blank between
+    two equal symbols."""
 
 
 def ctc_loss(
     scores_MV: Tensor, rows: Layout, labels_N: Tensor, texts: Layout, blank: int
 ) -> CtcLoss:
-    """Return −log p of each text, summed over all its alignments with the rows.
+    """Return −log p of each text, summed over all its alignments with the frames.
 
-    `labels_N` holds the symbols of all texts, and `texts` is their layout. A text without an
-    alignment has loss 0 and no gradient. The lengths are needed on the host, so a CUDA graph cannot
-    capture this loss.
+    `labels_N` holds the symbols of all texts, and `texts` is their layout. A text that is too long
+    for its frames has loss 0 and no gradient. The lengths are needed on the host, so a CUDA graph
+    cannot capture this loss.
     """
     log_MV = _log_softmax(scores_MV)
     possible_B = (rows.lengths_B >= _needed(labels_N, texts)) & (rows.lengths_B > 0)
@@ -61,7 +62,8 @@ def _log_softmax(scores_MV: Tensor) -> Tensor:
 
 
 def _grid(x_MV: Tensor, rows: Layout, filling: float) -> Tensor:
-    """Return the rows of each sequence, padded with `filling`: (B T V), where T is at least 1."""
+    """Return the frames of each sequence, padded with the value `filling` (B T V). T is at least
+    1."""
     place_T = torch.arange(max(1, rows.longest), device=x_MV.device)
     real_BT = place_T < rows.lengths_B[:, None]
     if not len(x_MV):
@@ -72,7 +74,7 @@ def _grid(x_MV: Tensor, rows: Layout, filling: float) -> Tensor:
 
 
 def _needed(labels_N: Tensor, texts: Layout) -> Tensor:
-    """Return the smallest number of rows that can emit each text."""
+    """Return the minimum number of frames that can emit each text."""
     again_N = (labels_N == labels_N.roll(1)) & (texts.positions_N > 0)
     total = F.pad(again_N.long().cumsum(0), (1, 0))
     ends_B = texts.starts_B + texts.lengths_B
@@ -81,30 +83,32 @@ def _needed(labels_N: Tensor, texts: Layout) -> Tensor:
 
 @dataclass(frozen=True)
 class PrefixState:
-    """CTC state of H hypotheses. Axis T has one position before the first row, then the rows."""
+    """State of CTC prefix scoring for H hypotheses. Along axis T, index 0 is before the first
+    frame."""
 
     symbol_HT: Tensor
-    """Log-probability that the rows up to here emit the hypothesis and end with its last symbol."""
+    """Log-probability that the frames up to here emit the hypothesis and end with its last
+    symbol."""
 
     blank_HT: Tensor
-    """Log-probability that the rows up to here emit the hypothesis and end with a blank."""
+    """Log-probability that the frames up to here emit the hypothesis and end with a blank."""
 
     last_H: Tensor
     """Last symbol of each hypothesis; −1 for an empty hypothesis."""
 
     number_H: Tensor
-    """Index of the row sequence (recording) that each hypothesis belongs to."""
+    """Index of the recording that each hypothesis belongs to."""
 
     score_H: Tensor
     """Log-probability that the text starts with the hypothesis."""
 
 
 class PrefixScorer:
-    """CTC prefix scores for an autoregressive decoder.
+    """CTC prefix scores for an autoregressive decoder (Watanabe et al. 2017).
 
-    They are the log-probabilities that a text starts with a hypothesis (Watanabe et al. 2017). All
-    rows are computed at once, as a cumulative log-sum-exp. In fp64, because it takes differences of
-    sums over all rows.
+    A prefix score is the log-probability that a text starts with a hypothesis. A cumulative
+    log-sum-exp computes all frames at once. It uses fp64, because it subtracts sums over all
+    frames.
     """
 
     def __init__(self, scores_MV: Tensor, rows: Layout, blank: int, end: int) -> None:
@@ -113,7 +117,7 @@ class PrefixScorer:
         self.blank, self.end = blank, end
 
     def start(self, number_H: Tensor) -> PrefixState:
-        """Return empty hypotheses for these row sequences."""
+        """Return the state of empty hypotheses, for the recordings with these indices."""
         blank_HT = F.pad(self._log(number_H, None).cumsum(1), (1, 0))
         return PrefixState(
             symbol_HT=torch.full_like(blank_HT, -math.inf),
@@ -124,10 +128,11 @@ class PrefixScorer:
         )
 
     def scores(self, state: PrefixState, symbols_HC: Tensor) -> Tensor:
-        """Return the log-probability that the text starts with a hypothesis and then each symbol.
+        """Return the log-probability that the text starts with each hypothesis followed by each
+        symbol (H C).
 
-        For `end`, it is the log-probability that the hypothesis is the whole text. The score of one
-        step is this minus `state.score_H`.
+        For the symbol `end`, it is the log-probability that the hypothesis is the whole text. To
+        get the score of a single step, subtract `state.score_H`.
         """
         n = symbols_HC.shape[1]
         spread = PrefixState(
@@ -139,10 +144,12 @@ class PrefixScorer:
         return score_HC.view(symbols_HC.shape).float()
 
     def advance(self, state: PrefixState, parent_H: Tensor, symbol_H: Tensor) -> PrefixState:
-        """Return the hypotheses `parent_H`, each extended by one symbol (not `end`)."""
+        """Return the state after extending the hypotheses with the indices `parent_H` by one symbol
+        each (not `end`)."""
         old = PrefixState(**{name: value[parent_H] for name, value in vars(state).items()})
         score_H, before_HT = self._begins(old, symbol_H)
-        # r[t] = p[t] (r[t−1] + before[t−1]). Divided by the product of p up to t: a cumulative sum.
+        # The recurrence is r[t+1] = p[t] (r[t] + before[t]). Dividing it by p[0]···p[t] turns it
+        # into a cumulative sum, which needs no loop over t.
         along_HT = self._log(old.number_H, symbol_H).cumsum(1)
         symbol_HT = _running(before_HT, along_HT)
         blank_HT = _running(symbol_HT[:, :-1], self._log(old.number_H, None).cumsum(1))
@@ -155,9 +162,10 @@ class PrefixScorer:
         return both_HT.gather(1, at_H1)[:, 0]
 
     def _begins(self, state: PrefixState, symbol_H: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the prefix log-probabilities of extended hypotheses, and the log-probabilities per
-        row before the new symbol."""
-        # A repeated symbol without a blank in between is the same symbol.
+        """Return the prefix log-probabilities of hypotheses extended by a symbol, and, for each
+        frame, the log-probability that the frames before it emit the hypothesis without the
+        symbol."""
+        # A repeated symbol counts as a new one only after a blank.
         same_H1 = (symbol_H == state.last_H)[:, None]
         either_HT = torch.logaddexp(state.symbol_HT, state.blank_HT)
         before_HT = torch.where(same_H1, state.blank_HT, either_HT)[:, :-1]
@@ -169,20 +177,23 @@ class PrefixScorer:
         return new_HT.masked_fill(past_HT, -math.inf).logsumexp(1), before_HT
 
     def _log(self, number_H: Tensor, symbol_H: Tensor | None) -> Tensor:
-        """Return the log-probability of a symbol, or of the blank, in each row."""
+        """Return the log-probability of a symbol, or of the blank if it is None, in each frame."""
         if symbol_H is None:
             return self.log_BTV[number_H, :, self.blank].double()
         return self.log_BTV[number_H, :, symbol_H].double()
 
 
 def _running(before_HT: Tensor, along_HT: Tensor) -> Tensor:
-    """Compute `r[t] = along[t] − along[t−1] + log(e^r[t−1] + e^before[t])`, after r[−1] = −∞."""
+    """Compute `r[t+1] = p[t] (r[t] + before[t])` with r[0] = 0, in logarithms.
+
+    `along_HT`: cumulative sum of log p[t]. `before_HT`: log before[t].
+    """
     made_HT = along_HT + (before_HT - F.pad(along_HT, (1, 0))[:, :-1]).logcumsumexp(1)
     return F.pad(made_HT, (1, 0), value=-math.inf)
 
 
 class CtcAlignment(NamedTuple):
-    """Rows of each symbol of a text: from `first` to `last`, inclusive."""
+    """First and last frame (inclusive) of each symbol of a text."""
 
     first: list[int]
     last: list[int]
@@ -191,12 +202,13 @@ class CtcAlignment(NamedTuple):
 
 
 def align(log_probs_AV: Tensor, symbols: Sequence[int], blank: int) -> CtcAlignment | None:
-    """Return the best alignment of symbols with rows (Viterbi), or None if there is none."""
+    """Return the most probable alignment of symbols with frames (Viterbi), or None if there are too
+    few frames."""
     n_rows, n = len(log_probs_AV), len(symbols)
     states = np.full(2 * n + 1, blank)
     states[1::2] = symbols
     log_AZ = log_probs_AV.double().cpu().numpy()[:, states]
-    # Skipping a blank is allowed only between two different symbols.
+    # Skipping a blank is possible only between two different symbols.
     skips_Z = np.zeros(2 * n + 1, dtype=bool)
     skips_Z[2:] = (states[2:] != blank) & (states[2:] != states[:-2])
     best_Z = np.full(2 * n + 1, -np.inf)

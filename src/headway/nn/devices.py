@@ -1,4 +1,4 @@
-"""Choice of the device to compute on."""
+"""Choice of the device that models run on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ CPU = torch.device("cpu")
 
 
 def pick_device(name: str, local: int = 0) -> torch.device:
-    """Return the device of that name. `auto`: CUDA if available, else the CPU. `local`: index of
-    the device if `name` has none."""
+    """Return the device of that name.
+
+    `name`: `auto` means CUDA if available, else the CPU. `local`: index of the device, if `name`
+    has none.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -30,8 +33,8 @@ def pick_device(name: str, local: int = 0) -> torch.device:
                 f"{Option('device', name)}: torch finds no CUDA device. Use "
                 f"{Option('device', 'cpu')}."
             )
-        # Keep fp32 exact: in convolutions and recurrences, cuDNN would round the factors to ten
-        # mantissa bits (TF32). torch's own matrix products do not.
+        # Disable TF32 in cuDNN, which would round the operands of convolutions and recurrences to
+        # ten mantissa bits. PyTorch disables it for matrix products by default.
         torch.backends.cudnn.allow_tf32 = False
         return torch.device("cuda", local if device.index is None else device.index)
     return device

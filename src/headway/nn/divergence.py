@@ -1,4 +1,5 @@
-"""Divergences between the outputs of two models or passes, for distillation and R-Drop."""
+"""Divergences between the outputs of two models, or of two forward passes, for distillation and
+R-Drop."""
 
 from __future__ import annotations
 
@@ -8,24 +9,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Divergence = Callable[[Tensor, Tensor, float], Tensor]
-"""Type of functions that return the divergence of outputs (R C) from a teacher's (R C) at a
-temperature, one value per row."""
+"""Function of outputs (R C), a teacher's outputs (R C) and a temperature. It returns one divergence
+per row."""
 
 
 def softmax_divergence(scores_RC: Tensor, aims_RC: Tensor, temperature: float) -> Tensor:
-    """T² · KL(teacher ‖ student) of the softmax probabilities at temperature T."""
+    """Return T² · KL(teacher ‖ student) of the softmax probabilities at temperature T."""
     logs_RC = (scores_RC.float() / temperature).log_softmax(-1)
     aims_RC = (aims_RC.float() / temperature).log_softmax(-1)
     return (aims_RC.exp() * (aims_RC - logs_RC)).sum(-1) * temperature**2
 
 
 def mean_square(values_RE: Tensor, aims_RE: Tensor, _: float) -> Tensor:
-    """Mean squared difference of numbers; the temperature is ignored."""
+    """Return the mean squared difference, for regression. The temperature has no effect."""
     return (values_RE.float() - aims_RE.float()).square().mean(-1)
 
 
 def sigmoid_divergence(scores_RC: Tensor, aims_RC: Tensor, temperature: float) -> Tensor:
-    """T² · KL(teacher ‖ student) of multi-label probabilities, averaged over the labels."""
+    """Return T² · KL(teacher ‖ student) of sigmoid probabilities (multi-label), averaged over the
+    labels."""
     x_RC, y_RC = scores_RC.float() / temperature, aims_RC.float() / temperature
     yes_RC = y_RC.sigmoid() * (F.logsigmoid(y_RC) - F.logsigmoid(x_RC))
     no_RC = (-y_RC).sigmoid() * (F.logsigmoid(-y_RC) - F.logsigmoid(-x_RC))
@@ -33,5 +35,5 @@ def sigmoid_divergence(scores_RC: Tensor, aims_RC: Tensor, temperature: float) -
 
 
 def square_distance(values_RD: Tensor, aims_RD: Tensor, _: float) -> Tensor:
-    """Squared distance of vectors; for vectors of length 1 it is 2 − 2 cos."""
+    """Return the squared Euclidean distance of vectors. For unit vectors it is 2 − 2 cos."""
     return (values_RD.float() - aims_RD.float()).square().sum(-1)

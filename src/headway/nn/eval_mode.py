@@ -1,4 +1,4 @@
-"""Evaluation mode for models that are in training."""
+"""Context manager for evaluating models during training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
     """Put models into evaluation mode inside the `with`, and restore their mode afterwards.
 
-    Compiled blocks run eagerly inside, because each new length would compile them again.
+    Compiled blocks run eagerly inside the `with`, because each new length would compile them again.
     """
     training = [model.training for model in models]
     compiled = any(map(is_compiled, models))
@@ -28,5 +28,5 @@ def evaluating(models: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def is_compiled(model: nn.Module) -> bool:
-    """Whether any part of the model is compiled."""
+    """Return whether any part of the model is compiled."""
     return any(part._compiled_call_impl is not None for part in model.modules())

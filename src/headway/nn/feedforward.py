@@ -1,4 +1,4 @@
-"""The feed-forward sub-layer: the same two (or three) matrices applied to every token."""
+"""The feed-forward sub-layer: two or three matrices, applied to each token separately."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ GATED: dict[str, Callable[[Tensor], Tensor]] = {
     "geglu": F.gelu,
     "geglu-tanh": partial(F.gelu, approximate="tanh"),
 }
-"""Activations of gated units: half of the hidden layer is activated and scales the other half."""
+"""Activation functions of gated units, in which one half of the hidden layer is activated and
+multiplies the other half."""
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with an activation between them, gated (`swiglu`, `geglu`) or not."""
+    """Two linear layers with an activation between them, which may be gated (`swiglu`, `geglu`)."""
 
     def __init__(
         self, d_model: int, d_ff: int, activation: str, *, bias: bool = True, dropout: float = 0.0
@@ -48,7 +49,8 @@ class FeedForward(nn.Module):
         self.hidden = Tap()
 
     def matrices(self) -> dict[Tensor, tuple[int, ...]]:
-        """Return the weights, each with the row counts of the matrices fused in it."""
+        """Return the weights. Each is mapped to the row counts of the matrices that are fused in
+        it."""
         rows = len(self.to_hidden.weight)
         hidden = (rows // 2,) * 2 if self.is_gated else (rows,)
         return {self.to_hidden.weight: hidden, self.to_out.weight: (len(self.to_out.weight),)}

@@ -1,7 +1,8 @@
-"""Grids (T B) of the rows of a flat batch, one column per sequence.
+"""Conversion between a flat batch and a time-major padded batch (T B), with one column per
+sequence.
 
-The shape of a fixed-size layout is known in advance. No length is read from the device, so a CUDA
-graph can capture computations on the grid.
+With a fixed-size layout, the shape is known in advance and no length is read from the device. A
+CUDA graph can therefore capture the conversion.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from headway.nn.layout import Layout
 
 
 def cells_N(layout: Layout, *, backwards: bool = False) -> Tensor:
-    """Return the number of each row's cell in a grid (T B). With `backwards`, the last row of a
-    sequence comes first."""
+    """Return the index of each token of the flat batch in the padded batch (T B). With `backwards`,
+    each sequence is reversed."""
     number_N, place_N = layout.numbers_N(), layout.positions_N
     if backwards:
         place_N = layout.lengths_B[number_N] - 1 - place_N
@@ -21,7 +22,8 @@ def cells_N(layout: Layout, *, backwards: bool = False) -> Tensor:
 
 
 def to_grid(x_N: Tensor, cell_N: Tensor, layout: Layout) -> Tensor:
-    """Arrange rows as a grid (T B ...). Empty cells are zero. Rows may have any further axes."""
+    """Return a flat batch as a padded batch (T B …). Padding is zero. Tokens may have any further
+    axes."""
     shape = layout.longest, layout.n_sequences
     cells = x_N.new_zeros(shape[0] * shape[1], *x_N.shape[1:])
     return cells.index_copy(0, cell_N, x_N).unflatten(0, shape)

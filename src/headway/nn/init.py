@@ -1,4 +1,4 @@
-"""Weight initialisation of all models, by scheme.
+"""Weight initialization of all models, by scheme.
 
 | scheme | token embedding            | other matrices   | matrices that write to the stream |
 |--------|----------------------------|------------------|-----------------------------------|
@@ -31,14 +31,15 @@ SCHEMES = ("paper", "bert", "gpt2", "small")
 
 @runtime_checkable
 class HasMatrices(Protocol):
-    """Module that reports the matrices fused in each weight: Glorot's bound depends on their
-    shapes."""
+    """Module whose weights may consist of several fused matrices. Glorot initialization depends on
+    the shape of each."""
 
     def matrices(self) -> dict[Tensor, tuple[int, ...]]: ...
 
 
 def initialise(model: nn.Module, scheme: str, seed: int = 0) -> None:
-    """Fill every parameter of the model. The same seed gives the same weights on every device."""
+    """Initialize every parameter of the model. The same seed gives the same weights on every
+    device."""
     if scheme not in SCHEMES:
         raise ValueError(f"unknown scheme {scheme!r}. Known schemes: {', '.join(SCHEMES)}.")
     random = torch.Generator().manual_seed(seed)
@@ -76,7 +77,8 @@ def initialise(model: nn.Module, scheme: str, seed: int = 0) -> None:
 def _deviation(
     scheme: str, matrix: Tensor, is_table: bool, is_output: bool, n_sublayers: int
 ) -> float | None:
-    """Return the standard deviation of a normal distribution, or None for Glorot uniform."""
+    """Return the standard deviation of the normal distribution for a weight, or None for Glorot
+    uniform."""
     if scheme == "paper":
         return matrix[0].numel() ** -0.5 if is_table else None
     if is_output and scheme == "gpt2":

@@ -1,11 +1,10 @@
 """Int8 weights for inference on a CPU, in a quarter of the memory of fp32.
 
 `python -m benchmarks.int8`: GPT-2 generates 1.6 times as fast as in fp32 on two cores, and
-BERT-base encodes 1.5 times as fast.
-
-Each row of a weight is stored as integers from -127 to 127 and a scale. Each row of the input is
-quantised in the same way. It has its own scale, so that no row depends on its neighbours in the
-batch. Sums of integers are exact in any order. There is no gradient.
+BERT-base encodes 1.5 times as fast. Each row of a weight is stored as integers from −127 to 127 and
+a scale. Inputs are quantized in the same way. Each row of the input has its own scale, so that
+results do not depend on other examples in the batch. Sums of integers are exact in any order. There
+is no gradient.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from headway.nn.lora import merge_lora
 
 
 class QuantizedMatrix(NamedTuple):
-    """A matrix in int8, with a scale per row."""
+    """Int8 matrix with one scale per row."""
 
     whole_FD: Tensor
     scale_F: Tensor
 
     @classmethod
     def quantize(cls, weight_FD: Tensor, levels: int = 127) -> QuantizedMatrix:
-        """Quantise a weight. `levels`: steps from 0 to the largest magnitude of a row."""
+        """Quantize a weight. `levels`: integer that represents the largest magnitude of a row."""
         wide_FD = weight_FD.detach().float()
         scale_F = (wide_FD.abs().amax(1) / levels).clamp(min=1e-12)
         return cls((wide_FD / scale_F[:, None]).round().to(torch.int8), scale_F)
@@ -47,7 +46,7 @@ class QuantizedMatrix(NamedTuple):
 
 
 class Int8Linear(nn.Module):
-    """Int8 replacement of a `Linear`."""
+    """Int8 replacement of a `Linear`, for inference."""
 
     bias: Tensor | None
 
@@ -73,12 +72,12 @@ class Int8Linear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The whole weight in fp32, dequantised on each access."""
+        """Weight in fp32, dequantized on each access."""
         return self._parts[None, None].rounded().dequantize()
 
 
 class Int8Embedding(nn.Module):
-    """Int8 replacement of an `Embedding`."""
+    """Int8 replacement of an `Embedding`, for inference."""
 
     whole_VD: Tensor
     scale_V: Tensor
@@ -99,7 +98,7 @@ class Int8Embedding(nn.Module):
 
 
 class Int8Matrix:
-    """Int8 matrix for processors without fast int8 products: dequantised for each product."""
+    """Int8 matrix for processors without fast int8 products. It is dequantized for each product."""
 
     def __init__(self, weight: QuantizedMatrix) -> None:
         self._weight = weight
@@ -115,10 +114,10 @@ class Int8Matrix:
 
 
 class FastInt8Matrix(Int8Matrix):
-    """Int8 matrix, packed for FBGEMM and oneDNN, two libraries that come with torch.
+    """Int8 matrix, packed for FBGEMM and oneDNN, two libraries that PyTorch includes.
 
-    FBGEMM is faster for few rows, oneDNN for many. The copy for oneDNN is made on first use. Their
-    results are equal to the last bit.
+    FBGEMM is faster for few rows, oneDNN for many. The copy for oneDNN is made on first use. The
+    results of the two libraries are bit-identical.
     """
 
     def __init__(self, weight: QuantizedMatrix) -> None:
@@ -138,7 +137,8 @@ class FastInt8Matrix(Int8Matrix):
             return QuantizedMatrix(theirs.int_repr(), self._scale_F)
 
     def __call__(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        # A row of zeros becomes 0/0, is quantised to some integer, and times 0 becomes 0 again.
+        # In a row of zeros, 0/0 is quantized to an arbitrary integer. Multiplying by the scale 0
+        # gives 0 again.
         if len(x) < MANY:
             largest = x.abs().amax(-1, keepdim=True)
             out: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(
@@ -155,7 +155,7 @@ class FastInt8Matrix(Int8Matrix):
             self._for_many = torch.ops.onednn.qlinear_prepack(whole_FD, list(x.shape))
         x = x.contiguous()
         theirs = torch.quantize_per_tensor(x, STEP, LEVELS + 1, torch.quint8)
-        # Use the bytes in place: `int_repr` copies them one by one.
+        # Read the bytes in place, because `int_repr` copies them one by one.
         whole = torch.empty(0, dtype=torch.uint8)
         whole.set_(theirs.untyped_storage(), 0, x.shape, x.stride())
         return torch.ops.onednn.qlinear_pointwise(
@@ -165,26 +165,24 @@ class FastInt8Matrix(Int8Matrix):
 
 
 LEVELS = 127
-"""Steps from 0 to the largest magnitude of an input row."""
+"""Integer that represents the largest magnitude of an input row."""
 
 STEP = 1 / LEVELS
 
 WEIGHT_LEVELS = 127 if getattr(torch.cpu, "_is_vnni_supported", lambda: False)() else 64
-"""Steps from 0 to the largest magnitude of a weight row.
-
-Without AVX-512 VNNI, pairs of products are added in 16 bits, which hold 2·255·64. The weights get
-the smaller range because their outliers are smaller than those of the inputs.
-"""
+"""Integer that represents the largest magnitude of a weight row. Without AVX-512 VNNI, pairs of
+products are added in 16 bits, which hold at most 2·255·64. The weights get the smaller range
+because their outliers are smaller than those of the inputs."""
 
 PRODUCTS = (
     (torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32"),
     (torch.ops.onednn, "qlinear_prepack"),
     (torch.ops.onednn, "qlinear_pointwise"),
 )
-"""Operators that are needed from the two libraries. torch does not guarantee any of them."""
+"""Operators needed from FBGEMM and oneDNN. PyTorch does not guarantee any of them."""
 
 MANY = 256
-"""Number of rows from which oneDNN is faster than FBGEMM."""
+"""Number of input rows from which oneDNN is faster than FBGEMM."""
 
 
 def int8_matrix(weight_FD: Tensor) -> Int8Matrix:
@@ -194,7 +192,7 @@ def int8_matrix(weight_FD: Tensor) -> Int8Matrix:
 
 
 def has_fast_int8() -> bool:
-    """Whether int8 products are faster than fp32 products here."""
+    """Return whether int8 products are faster than fp32 products on this machine."""
     libraries = {"fbgemm", "onednn"} <= set(torch.backends.quantized.supported_engines)
     ways_in = hasattr(torch, "quint8") and hasattr(torch, "_make_per_channel_quantized_tensor")
     return libraries and ways_in and all(hasattr(ops, name) for ops, name in PRODUCTS)
@@ -203,8 +201,8 @@ def has_fast_int8() -> bool:
 def quantize_model(model: nn.Module) -> None:
     """Convert the linear layers and embeddings of a model to int8 in place.
 
-    A module with several owners still has one copy. An embedding that is also the output projection
-    has two, because each use needs its own memory order.
+    A module that is used in several places is converted once. An embedding that is also the output
+    projection gets two copies, because lookup and product need different memory orders.
     """
     merge_lora(model)
     made: dict[nn.Module, nn.Module] = {}
@@ -221,22 +219,22 @@ def quantize_model(model: nn.Module) -> None:
 
 
 def _release_memory() -> None:
-    """Return freed memory to the system. The GNU C library would keep much of it."""
+    """Return freed memory to the operating system. The GNU C library would keep most of it."""
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 _CHOOSING = threading.RLock()
-"""Lock for the quantisation engine and the warning filters. Both are global to the process, and
+"""Lock for the quantization engine and the warning filters. They are global to the process, and
 several threads may pack models at once."""
 
 
 @contextmanager
 def _fbgemm() -> Iterator[None]:
-    """Select FBGEMM as the quantisation engine inside the `with`.
+    """Select FBGEMM as the quantization engine inside the `with`.
 
-    torch plans to remove the tensor types used here, which serve only as its interface. Without
-    them, `has_fast_int8` returns False.
+    PyTorch plans to remove the quantized tensor types, which serve here only as an interface to
+    FBGEMM. Without them, `has_fast_int8` returns False.
     """
     with _CHOOSING:
         before = torch.backends.quantized.engine

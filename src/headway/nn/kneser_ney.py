@@ -30,17 +30,17 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 FALLBACK = (0.5, 1.0, 1.5)
-"""Discounts of an order whose own cannot be estimated, as in tiny texts; `lmplz` uses the same.
-
-That is so if no n-gram occurs once, twice or three times, or if an estimate is out of range.
-"""
+"""Discounts of an order for which none can be estimated, as in tiny texts; `lmplz` uses the same
+values. That happens if no n-gram occurs exactly once, or none twice, or none three times, or if an
+estimate is out of range."""
 
 NONE = -1
-"""Placeholder for a node that does not exist: the context does not occur in the counted text."""
+"""Placeholder for a node that does not exist, because the context does not occur in the counted
+text."""
 
 
 class NgramTables(NamedTuple):
-    """Result of counting, for n-grams of all lengths together. `KneserNey` describes the fields."""
+    """Result of counting n-grams of all orders. `KneserNey` describes the fields."""
 
     chance_V: FloatArray
     keys_J: IntArray
@@ -50,9 +50,9 @@ class NgramTables(NamedTuple):
 
 
 class KneserNey(nn.Module):
-    """Probabilities of every token of a vocabulary after any context; they sum to one.
+    """N-gram language model with modified Kneser–Ney smoothing.
 
-    There is no gradient training: `fit` counts n-grams. Before that, all tokens are equally likely.
+    `fit` counts n-grams, so there are no gradients. Before `fit`, the distribution is uniform.
     """
 
     keys_J: Tensor
@@ -63,13 +63,15 @@ class KneserNey(nn.Module):
             raise ValueError(f"order={order} must be at least 1")
         self.vocab_size, self.order = vocab_size, order
         self.chance_V = _kept(torch.full((vocab_size,), 1.0 / vocab_size))
-        """Probabilities of unigrams."""
+        """Probability of each token as a unigram."""
         self.register_buffer("keys_J", torch.zeros(0, dtype=torch.long))
-        """Sorted keys of n-grams of two tokens or more. The first of them is node V."""
+        """Sorted keys of all n-grams of two or more tokens. The first key belongs to node V."""
         self.share_J = _kept(torch.zeros(0))
-        """Discounted count of each of these n-grams, divided by the total count of its context."""
+        """Discounted count of each n-gram of two or more tokens, divided by the total count of its
+        context."""
         self.backoff_I = _kept(torch.ones(vocab_size))
-        """Backoff of each node that may be a context: all but the longest n-grams."""
+        """Backoff weight of each node that may be a context, which is every n-gram except the
+        longest."""
 
     @classmethod
     def fitted(
@@ -84,10 +86,11 @@ class KneserNey(nn.Module):
     def fit(
         self, inputs_N: NDArray[Any], labels_N: NDArray[Any], lengths: Sequence[int] | IntArray
     ) -> NgramTables:
-        """Count n-grams in concatenated texts of these lengths.
+        """Count the n-grams of concatenated texts.
 
-        `inputs_N`: every token, the start token included. `labels_N`: the token that follows each,
-        the end token included.
+        `inputs_N`: all tokens, including the start token of each text. `labels_N`: the token that
+        follows each input, including the end token of each text. `lengths`: number of tokens of
+        each text.
         """
         found = count(inputs_N, labels_N, lengths, self.vocab_size, self.order)
         for name in ("chance_V", "share_J", "backoff_I"):
@@ -97,7 +100,8 @@ class KneserNey(nn.Module):
         return found
 
     def resize(self, sizes: Mapping[str, int]) -> None:
-        """Allocate room for the n-grams of a file. Their number is known only after counting."""
+        """Allocate tensors of these sizes by name, to load an n-gram table from a file. The sizes
+        depend on the counted text."""
         for name, size in sizes.items():
             old: Tensor = getattr(self, name)
             new = old.new_zeros(size)
@@ -105,12 +109,12 @@ class KneserNey(nn.Module):
 
     @property
     def n_grams(self) -> int:
-        """Number of n-grams that are nodes, unigrams included."""
+        """Number of n-grams in the table, including unigrams."""
         return self.vocab_size + len(self.keys_J)
 
     def contexts(self, recent_NK: Tensor) -> Tensor:
-        """Return the nodes of the last 1, 2, … tokens (N, order − 1), from the output of
-        `preceding_tokens`. `NONE` where the context does not occur in the counted text."""
+        """Return the nodes of the last 1, 2, … tokens (N, order − 1), given the output of
+        `preceding_tokens`. The node is `NONE` if the context does not occur in the counted text."""
         x_NK = recent_NK.clone()
         for k in range(1, recent_NK.shape[1]):
             for near in reversed(range(k)):
@@ -118,7 +122,8 @@ class KneserNey(nn.Module):
         return x_NK
 
     def find(self, context_N: Tensor, tokens_N: Tensor) -> Tensor:
-        """Return the node of a context plus one token, or `NONE` if it was not counted."""
+        """Return the node of each context extended by a token, or `NONE` if that n-gram was not
+        counted."""
         if not len(self.keys_J):
             return torch.full_like(tokens_N, NONE)
         key_N = context_N * self.vocab_size + tokens_N
@@ -127,7 +132,7 @@ class KneserNey(nn.Module):
         return torch.where(is_it_N, at_N + self.vocab_size, NONE)
 
     def all_probs(self, x_NK: Tensor) -> Tensor:
-        """Return the probability of every token of the vocabulary in these contexts (N, V)."""
+        """Return the probability of every token of the vocabulary after each context (N, V)."""
         p_NV = self.chance_V.repeat(len(x_NK), 1)
         for context_N in x_NK.unbind(1):
             rows_R = torch.nonzero(context_N != NONE).squeeze(1)
@@ -144,7 +149,8 @@ class KneserNey(nn.Module):
         return p_NV
 
     def token_probs(self, x_NK: Tensor, tokens_N: Tensor) -> Tensor:
-        """Return the probability of one token per context, as in `all_probs`."""
+        """Return the probability of one given token after each context; `all_probs` returns those
+        of all tokens."""
         p_N = self.chance_V[tokens_N]
         for context_N in x_NK.unbind(1):
             known_N, child_N = context_N != NONE, self.find(context_N, tokens_N)
@@ -157,9 +163,10 @@ class KneserNey(nn.Module):
 
 
 def preceding_tokens(tokens_N: Tensor, place_N: Tensor, n: int) -> Tensor:
-    """Return each token and those before it in its sequence, nearest first (N, n).
+    """Return each token and the tokens before it in its sequence, `n` in total, nearest first (N,
+    n). `NONE` fills places before the start of the sequence.
 
-    `NONE` before the start of the sequence. `place_N`: the number of tokens before each.
+    `place_N`: number of tokens before each token in its sequence.
     """
     there_NK = torch.arange(len(tokens_N), device=tokens_N.device)[:, None]
     back_K = torch.arange(n, device=tokens_N.device)
@@ -184,8 +191,9 @@ def count(
     starts_V = np.zeros(vocab_size, bool)
     starts_V[np.asarray(inputs_N, np.int64)[first_N]] = True
 
-    # For unigrams: their contexts, their counts, whether they begin with the start token (which
-    # nothing precedes), and which of them ends at each label.
+    # Variables for n-grams of the current length, beginning with unigrams: contexts, counts,
+    # whether they begin with the start token (which nothing precedes), and which of them ends at
+    # each label.
     context_G, counts_G = (
         np.zeros(vocab_size, np.int64),
         np.bincount(labels_N, minlength=vocab_size),
@@ -199,7 +207,8 @@ def count(
             context_N[known] * vocab_size + labels_N[known],
             return_index=True, return_inverse=True, return_counts=True,
         )  # fmt: skip
-        # Each distinct n-gram adds one preceding token to its suffix, one token shorter.
+        # Each distinct n-gram adds one preceding token to the count of its suffix, which is one
+        # token shorter.
         before_G = np.bincount(ends_N[known[first_G]], minlength=len(counts_G))
         levels.append((context_G, np.where(begins_G, counts_G, before_G)))
         context_G, counts_G = keys_G // vocab_size, times_G
@@ -216,7 +225,8 @@ def count(
 
 
 def _smoothed(levels: Sequence[tuple[IntArray, IntArray]], keys_J: IntArray) -> NgramTables:
-    """Compute smoothed probabilities from the context and count of each n-gram, shortest first."""
+    """Compute smoothed probabilities from the contexts and counts of the n-grams, which are sorted
+    by length, shortest first."""
     counts_V = levels[0][1]
     total, size = max(1, int(counts_V.sum())), len(counts_V)
     discounts = [discounts_of(counts_G) for _, counts_G in levels]
@@ -240,7 +250,8 @@ def _off(counts_G: IntArray, discounts: tuple[float, ...]) -> FloatArray:
 
 
 def discounts_of(counts_G: IntArray) -> tuple[float, ...]:
-    """Estimate the discounts of counts 1, 2, and 3 or more, from the counts of these counts."""
+    """Estimate the discounts D(1), D(2) and D(3+) from the numbers of n-grams that occur once,
+    twice, three and four times."""
     n1, n2, n3, n4 = (int((counts_G == k).sum()) for k in (1, 2, 3, 4))
     if not (n1 and n2 and n3):
         return FALLBACK

@@ -1,4 +1,5 @@
-"""Layout of the sequences in a flat batch. All rows are real tokens; there is no padding."""
+"""Layout of the sequences in a flat batch, in which all positions are real tokens and there is no
+padding."""
 
 from __future__ import annotations
 
@@ -12,56 +13,61 @@ from torch import Tensor
 
 
 class Tree(NamedTuple):
-    """Mask of the keys that each query sees, if the keys of a sequence are not one linear text.
+    """Attention mask for keys that do not form one linear text.
 
-    The hypotheses of a beam share the keys of one sequence, and each sees its own past among them.
-    When hypotheses change places, only the tree changes, not the keys.
+    In beam search, the hypotheses of a source share one sequence of keys, and each may attend only
+    to its own past in it. When hypotheses are reordered, only the tree changes, not the keys.
     """
 
     may_BTS: Tensor
-    """True where a query may attend. This is the complete mask; no causal mask is added."""
+    """True where a query may attend to a key. No causal mask is added."""
 
     position_S: Tensor
-    """Position of each key, for scores that depend on distance; (B 1 S) if sequences differ."""
+    """Position of each key in its hypothesis, for scores that depend on distance. The shape is (B 1
+    S) if sequences differ."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layout:
-    """Rows of each sequence: sequence b starts at `starts_B[b]` and has `lengths_B[b]` rows.
+    """Sequences of a flat batch: sequence b starts at index `starts_B[b]` and has `lengths_B[b]`
+    tokens.
 
-    In a batch, sequences are contiguous. In a cache, they start `stride` rows apart, so that each
-    has room to grow. Attention reads both in the same way.
+    In a batch, sequences are contiguous. In a cache, they start `stride` tokens apart, so that each
+    has room to grow. Attention reads either kind in the same way.
     """
 
     starts_B: Tensor
     lengths_B: Tensor
     n_rows: int
     positions_N: Tensor
-    """Position of each row in its sequence, counted from its first token, cached ones included.
-    Empty for the keys of a cache, which are not embedded again."""
+    """Position of each token in its sequence, including cached tokens before it. Empty for the keys
+    of a cache, which need no position because they are not embedded again."""
 
     longest: int
-    """Upper bound of the sequence lengths; exact unless the layout has fixed shapes."""
+    """Upper bound of the sequence lengths. It is exact unless the layout has fixed shapes."""
 
     reach: int
-    """Upper bound of the positions: all are smaller."""
+    """Upper bound of the positions; every position is smaller."""
 
     bounds: Tensor | None = None
-    """Starts of the sequences and, last, the number of rows; None if they are not contiguous."""
+    """Start of each sequence, followed by the total number of tokens. None if the sequences are not
+    contiguous."""
 
     stride: int | None = None
-    """Number of rows between the starts of consecutive sequences, if it is constant; the rows then
-    form a grid."""
+    """Distance between the starts of consecutive sequences, if it is constant. The tensors can then
+    be viewed as a padded batch without a copy. None otherwise."""
 
     lengths: tuple[int, ...] | None = None
-    """Copy of `lengths_B` on the host, if known: attention can then group by length without waiting
-    for the device. None with fixed shapes, whose compiled steps must not depend on the lengths."""
+    """Copy of `lengths_B` on the host. Attention can group sequences by length without a
+    synchronization. None in layouts with fixed shapes, whose compiled steps must not depend on the
+    lengths."""
 
     tree: Tree | None = None
-    """Mask of a cache's keys per query, if the hypotheses of a beam share them."""
+    """Mask of the keys that each query may attend to, if the hypotheses of a beam share the keys of
+    a cache. None otherwise."""
 
     memo: dict[object, object] = field(default_factory=dict, repr=False, compare=False)
-    """Values that are computed once from this layout and used again in every layer."""
+    """Cache for values that are computed once from this layout and used in every layer."""
 
     @classmethod
     def of(cls, lengths: Sequence[int], device: torch.device | str = "cpu") -> Layout:
@@ -79,12 +85,13 @@ class Layout:
         n_dummies: int = 0,
         device: torch.device | str = "cpu",
     ) -> Layout:
-        """Return a layout whose shapes do not depend on the lengths, for compiled steps.
+        """Return a layout whose shapes do not depend on the lengths, for compiled steps and CUDA
+        graphs.
 
-        Unused rows become dummy sequences of at most `longest` rows. There are at least `n_dummies`
-        of them if there are enough rows. Unused sequences are empty. Sorted lengths help the
-        `short` kernel to spread its work evenly. Give the dummy rows loss weight zero
-        (`loss_weights`); no real row attends to them.
+        Unused positions become dummy sequences of at most `longest` tokens. There are at least
+        `n_dummies` of them if there are enough positions. Unused sequences are empty. Sorted
+        lengths help the `short` kernel to balance its work. The caller must give dummy tokens the
+        loss weight zero (`loss_weights`). No real token attends to them.
         """
         padded = list(lengths)
         left = n_rows - sum(padded)
@@ -106,7 +113,8 @@ class Layout:
 
     @classmethod
     def steps(cls, offsets_B: Tensor, length: int, reach: int) -> Layout:
-        """Return the layout of `length` new rows per sequence, after `offsets_B` cached rows."""
+        """Return the layout of `length` new tokens per sequence, which follow `offsets_B` cached
+        tokens."""
         n_sequences = len(offsets_B)
         device = offsets_B.device
         bounds = torch.arange(n_sequences + 1, device=device, dtype=torch.int32) * length
@@ -125,8 +133,8 @@ class Layout:
 
     @classmethod
     def _side_by_side(cls, lengths: list[int], device: torch.device | str, longest: int) -> Layout:
-        # With numpy: a step may have thousands of short sequences, and torch needs longer to
-        # convert lists to tensors than a GPU needs for the step itself.
+        # Use numpy, because a step may have thousands of short sequences. To convert lists of that
+        # length, PyTorch needs longer than a GPU needs for the step itself.
         counts = np.array(lengths, dtype=np.int32)
         ends = np.zeros(len(lengths) + 1, dtype=np.int32)
         np.cumsum(counts, out=ends[1:])
@@ -155,7 +163,7 @@ class Layout:
         device: torch.device | str = "cpu",
         tree: Tree | None = None,
     ) -> Layout:
-        """Return the layout of the used rows of a cache with `capacity` rows per sequence."""
+        """Return the layout of the used slots of a cache with `capacity` slots per sequence."""
         return cls(
             starts_B=torch.arange(len(lengths), device=device, dtype=torch.int32) * capacity,
             lengths_B=torch.tensor(lengths, dtype=torch.int32).to(device, non_blocking=True),
@@ -179,7 +187,8 @@ class Layout:
         return replace(self, positions_N=self.positions_N + offset_N, reach=reach, memo={})
 
     def pick(self, numbers: Sequence[int]) -> Layout:
-        """Return the layout of some sequences, in this order. The rows do not move."""
+        """Return the layout of the sequences with these indices, in this order. The tokens
+        themselves stay in place."""
         index = torch.tensor(numbers, dtype=torch.long).to(self.starts_B.device)
         lengths = tuple(self.known_lengths()[i] for i in numbers)
         return replace(
@@ -199,16 +208,16 @@ class Layout:
 
     @property
     def is_full_grid(self) -> bool:
-        """Whether every sequence has `longest` rows and the sequences are contiguous."""
+        """Whether every sequence has `longest` tokens and the sequences are contiguous."""
         return self.bounds is not None and self.stride is not None
 
     def has_all(self, n_rows: int) -> bool:
-        """Whether every sequence is known to have at least `n_rows` rows."""
+        """Return whether every sequence is known to have at least `n_rows` tokens."""
         return self.lengths is not None and min(self.lengths, default=0) >= n_rows
 
     def beginnings(self, n_rows: int) -> tuple[Tensor, Layout]:
-        """Return the numbers of the first `n_rows` rows of each sequence, and the layout of these
-        rows. Every sequence must have at least that many."""
+        """Return the indices of the first `n_rows` tokens of each sequence, and the layout of these
+        tokens. Every sequence must have at least that many."""
         new_R = torch.arange(n_rows, device=self.starts_B.device)
         row_N = (self.starts_B.long()[:, None] + new_R).flatten()
         return row_N, Layout.steps(torch.zeros_like(self.starts_B), n_rows, n_rows)
@@ -224,23 +233,23 @@ class Layout:
         )
 
     def known_lengths(self) -> tuple[int, ...]:
-        """Return the lengths on the host. This waits for the device if they are not known yet."""
+        """Return the lengths on the host. This synchronizes with the device if the host does not
+        know them yet."""
         return self.lengths if self.lengths is not None else tuple(self.lengths_B.tolist())
 
     def split(self, x_N: Tensor) -> list[Tensor]:
-        """Return the rows of each sequence."""
+        """Split a tensor with one row per token into one tensor per sequence."""
         pairs = zip(self.starts_B.tolist(), self.known_lengths(), strict=True)
         return [x_N[start : start + length] for start, length in pairs]
 
     def last_N(self) -> Tensor:
-        """Return the row number of each sequence's last token."""
+        """Return the index of the last token of each sequence."""
         return self.starts_B + self.lengths_B - 1
 
     def pooled(self, x_ND: Tensor, pooling: str) -> Tensor:
-        """Return one row per sequence: its `first`, its `last`, or the `mean` of all.
-
-        Empty sequences, at the end of the fixed-size form, get an arbitrary row.
-        """
+        """Return one vector per sequence: that of its `first` or `last` token, or the `mean` of
+        all. The result for empty sequences, which fixed-size layouts have at the end, is
+        arbitrary."""
         if pooling in ("first", "last"):
             row_B = self.starts_B if pooling == "first" else self.last_N()
             return x_ND[row_B.long().clamp(0, self.n_rows - 1)]
@@ -251,18 +260,19 @@ class Layout:
         return (sum_BD / self.lengths_B[:, None].clamp(min=1)).to(x_ND.dtype)
 
     def numbers_N(self) -> Tensor:
-        """Return the sequence number of each row."""
+        """Return the index of the sequence that each token belongs to."""
         return torch.repeat_interleave(self.lengths_B, output_size=self.n_rows)
 
     def real_N(self) -> Tensor:
-        """Return the mask of rows that are not padding: all of them."""
+        """Return a mask of the tokens that are not padding. A flat batch has none, so it is all
+        true."""
         return torch.ones_like(self.positions_N, dtype=torch.bool)
 
     def nth(self, x_ND: Tensor, number: int) -> Tensor:
-        """Return row `number` of every sequence, counted from 0."""
+        """Return the token at index `number` of every sequence, counted from 0."""
         return x_ND[(self.starts_B.long() + number).clamp(max=self.n_rows - 1)]
 
 
 def loss_weights(lengths: Sequence[int], n_rows: int, device: torch.device | str = "cpu") -> Tensor:
-    """Return the loss weights of a fixed-size batch: one for real rows, zero for dummy rows."""
+    """Return loss weights for a fixed-size batch: one for real tokens, zero for dummy tokens."""
     return (torch.arange(n_rows) < sum(lengths)).float().to(device, non_blocking=True)

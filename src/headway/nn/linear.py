@@ -14,20 +14,22 @@ from headway.nn.cpu_packed import ALL, PackedWeight, can_pack
 
 
 class Linear(nn.Linear):
-    """Linear layer that casts its weight to the input's dtype. Its gradient has the weight's dtype.
+    """Linear layer that casts its weight to the input's dtype. The gradient has the dtype of the
+    weight.
 
     Mixed precision thus depends only on the dtype of the residual stream, for example bf16 with
-    fp32 weights. It needs no context manager around the model.
+    fp32 weights. The model needs no autocast context.
     """
 
     packed: PackedWeight | None = None
-    """Packed copies of the weight, for fast products without a gradient; see `nn/cpu_packed.py`."""
+    """Packed copies of the weight, for fast inference on a CPU; see `nn/cpu_packed.py`. None if
+    packing is off."""
 
     def forward(self, x: Tensor) -> Tensor:
         return self.product(x, self.bias)
 
     def product(self, x: Tensor, bias: Tensor | None, rows: slice = ALL) -> Tensor:
-        """Multiply with another bias, or with some rows of the weight only."""
+        """Multiply with another bias, or with only some rows of the weight."""
         if self.packed is not None and self.packed.fits(x, self.weight):
             return self.packed.product(x, self.weight, bias, rows)
         return linear(x, self.weight if rows is ALL else self.weight[rows], bias)
@@ -39,7 +41,8 @@ class Linear(nn.Linear):
 
 
 def pack(model: nn.Module) -> None:
-    """Let the linear layers of a model keep packed copies, if this machine supports them."""
+    """Let the linear layers of a model keep packed copies of their weights, if this machine
+    supports it."""
     if can_pack():
         for layer in _layers(model):
             layer.packed = layer.packed or PackedWeight()
@@ -53,7 +56,7 @@ def unpack(model: nn.Module) -> None:
 
 @contextmanager
 def packing(models: Sequence[nn.Module]) -> Iterator[None]:
-    """Use packed weights inside the `with`; drop the copies that it made afterwards."""
+    """Use packed weights inside the `with`. Packed copies that it made are removed afterwards."""
     before = {layer: layer.packed for model in models for layer in _layers(model)}
     try:
         for model in models:
@@ -73,15 +76,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 FUSES_RELU = hasattr(torch.ops.aten, "_addmm_activation")
-"""Whether torch has `_addmm_activation`, which it does not guarantee.
-
-`python -m benchmarks.shortcuts`: with it, a step of `transformer-base` in a CUDA graph is 1.03
-times as fast on an H200.
-"""
+"""Whether PyTorch has `_addmm_activation`, which it does not guarantee. `python -m
+benchmarks.shortcuts`: with it, a step of `transformer-base` in a CUDA graph is 1.03 times as fast
+on an H200."""
 
 
 def linear_relu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return relu(linear(x)). On CUDA, one kernel computes the product, bias and ReLU."""
+    """Return relu(linear(x)). On CUDA, one kernel computes product, bias and ReLU."""
     if bias is None or not x.is_cuda or not FUSES_RELU:
         return F.relu(linear(x, weight, bias))
     return product_relu(x, weight.to(x.dtype), bias.to(x.dtype))

@@ -1,4 +1,5 @@
-"""Linear models of sparse features: small, deterministic, without autograd."""
+"""Linear models of sparse features, such as logistic regression. They are small, deterministic and
+do not use autograd."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from torch import Tensor
 
 
 class SparseFeatures(NamedTuple):
-    """Sparse features: the feature numbers of all rows, concatenated."""
+    """Indices of the features that each example has, concatenated over the examples."""
 
     numbers: Tensor
     starts_N: Tensor
-    """Index in `numbers` of the first feature of each row."""
+    """Index in `numbers` of the first feature of each example."""
 
     n_features: int
 
@@ -24,7 +25,7 @@ class SparseFeatures(NamedTuple):
 
 LinkFunction = Literal["one", "several", "number"]
 """Meaning of the scores: `one` of several classes (softmax), `several` independent labels
-(sigmoid), or a `number`."""
+(sigmoid), or a `number` (regression)."""
 
 
 class FittedWeights(NamedTuple):
@@ -41,7 +42,7 @@ def fit_logistic(
     iterations: int = 60,
     telling: bool = False,
 ) -> FittedWeights:
-    """Fit a classifier of one class per row with `fit_linear`."""
+    """Fit a softmax classifier with one class per example. `fit_linear` describes the arguments."""
     right_NC = F.one_hot(targets_N, n_classes).float()
     return fit_linear(rows, right_NC, "one", l2=l2, iterations=iterations, telling=telling)
 
@@ -55,16 +56,15 @@ def fit_linear(
     iterations: int = 60,
     telling: bool = False,
 ) -> FittedWeights:
-    """Fit a linear model: minimise Σ loss + ½ l2 ‖weights‖².
+    """Fit a linear model by minimizing Σ loss + ½ l2 ‖weights‖².
 
-    The loss is −log p, or half the squared error of numbers (ridge regression). `right_NC`: ones
-    and zeros, or numbers.
-
-    `telling`: scale features by how well they separate each class from the others (Wang & Manning
-    2012), so that l2 shrinks the other features more.
+    The loss is −log p or, for numbers, half the squared error (ridge regression). `right_NC`:
+    targets, either zeros and ones or numbers. `telling`: scale each feature by how well it
+    separates each class from the others (Wang & Manning 2012), so that l2 shrinks uninformative
+    features more.
     """
     n, n_classes = right_NC.shape
-    # The rows that have each feature: the gradient is a sum over them.
+    # Examples that have each feature. The gradient of a feature's weight is a sum over them.
     order = rows.numbers.argsort(stable=True)
     ends = torch.cat([rows.starts_N[1:], rows.starts_N.new_tensor([len(rows.numbers)])])
     row_of = torch.repeat_interleave(torch.arange(n), ends - rows.starts_N)[order]
@@ -85,7 +85,8 @@ def fit_linear(
 
     @torch.no_grad()
     def loss() -> float:
-        """Return the loss and set its gradient by hand, much faster than autograd."""
+        """Return the loss, and set the gradient by its formula, which is much faster than
+        autograd."""
         used_FC = weight_FC if scale_FC is None else weight_FC * scale_FC
         losses, wrong_NC = _losses(rows.scores(used_FC, bias_C), right_NC, link)
         sums_FC = summed(wrong_NC) if scale_FC is None else summed(wrong_NC) * scale_FC
@@ -111,11 +112,12 @@ def _losses(scores_NC: Tensor, right_NC: Tensor, link: LinkFunction) -> tuple[Te
 
 
 def log_odds_ratio(counts_FC: Tensor, counts_F1: Tensor, n_C: Tensor, n: int) -> Tensor:
-    """Return how strongly each feature separates rows with a label from rows without it.
+    """Return how strongly each feature separates examples with a label from examples without it (F
+    C).
 
-    This is the absolute log ratio of the feature's frequencies in both. `counts_FC` and `counts_F1`
-    count the rows with a feature, by label and in total. `n_C` counts the rows with each label, and
-    `n` is the number of rows.
+    It is the absolute log ratio of the feature's frequencies in the two groups. `counts_FC`: number
+    of examples with a feature, by label. `counts_F1`: number of examples with a feature. `n_C`:
+    number of examples with each label. `n`: number of examples.
     """
     others_FC = counts_F1 - counts_FC
     return (((counts_FC + 1) / (n_C + 2)) / ((others_FC + 1) / (n - n_C + 2))).log().abs()

@@ -1,6 +1,6 @@
-"""LoRA (Hu et al. 2021): a pretrained matrix W is frozen, and W + B·A is used instead of it.
+"""LoRA (Hu et al. 2021): a pretrained matrix W is frozen and replaced by W + B·A.
 
-A and B have a small rank, so the trained weights and the optimiser state are a few per cent of the
+A and B have a small rank, so the trained weights and the optimizer state are a few per cent of the
 model. After training, B·A is added to W once. The model is then saved, copied and used like any
 other.
 """
@@ -20,11 +20,13 @@ from headway.nn.cpu_packed import ALL
 from headway.nn.linear import Linear, linear
 
 LoraTargets = Literal["attention", "all"]
-"""Matrices of a layer that get LoRA: those of attention, or also those of the feed-forward."""
+"""Matrices of a layer that get LoRA: `attention`, or `all` to include those of the feed-forward
+network."""
 
 
 class LoraLinear(Linear):
-    """Replacement of a linear layer. It shares the layer's frozen weight and adds B·A."""
+    """Linear layer with LoRA. It shares the frozen weight of the layer that it replaces, and adds
+    B·A."""
 
     lora_a: nn.Parameter
     lora_b: nn.Parameter
@@ -37,7 +39,7 @@ class LoraLinear(Linear):
             made = cls(n_in, n_out, bias=layer.bias is not None)
         made.weight, made.bias = layer.weight, layer.bias
         made.packed, made.scale = layer.packed, alpha / rank
-        # Initially, A·x has the variance of x, and B is zero: the output does not change.
+        # A·x initially has the variance of x. B is initially zero, so the output does not change.
         a_RD = torch.empty(rank, n_in).normal_(0.0, n_in**-0.5, generator=random)
         made.lora_a = nn.Parameter(a_RD.to(layer.weight))
         made.lora_b = nn.Parameter(layer.weight.new_zeros(n_out, rank))
@@ -52,7 +54,8 @@ class LoraLinear(Linear):
 
     @torch.no_grad()
     def merged(self) -> Linear:
-        """Return a plain layer with the same output. It owns the weight, changed in place."""
+        """Return a plain linear layer with the same output. B·A is added to the shared weight in
+        place."""
         self.weight += self.lora_b @ self.lora_a * self.scale
         n_out, n_in = self.weight.shape
         with torch.device("meta"):
@@ -85,10 +88,10 @@ def add_lora(
 
 
 def merge_lora(model: nn.Module) -> nn.Module:
-    """Replace LoRA by plain layers with the same output, and return the model.
+    """Replace LoRA layers by plain layers with the same output, in place. Return the model,
+    unchanged if it has no LoRA.
 
-    A model without LoRA is not changed. Weights that were frozen for LoRA stay frozen: this is for
-    the end of training.
+    Call it at the end of training, because weights that were frozen for LoRA stay frozen.
     """
     for owner in list(model.modules()):
         for name, layer in list(owner.named_children()):
@@ -98,7 +101,7 @@ def merge_lora(model: nn.Module) -> nn.Module:
 
 
 def merge_tensors(weights: Mapping[str, Tensor], alpha: float) -> dict[str, Tensor]:
-    """Merge LoRA into the weights of a checkpoint. Without LoRA, they are returned as they are."""
+    """Merge LoRA into the weights of a checkpoint. Weights without LoRA are returned unchanged."""
     plain = {name: tensor for name, tensor in weights.items() if "lora_" not in name}
     for name, b_OR in weights.items():
         if name.endswith(".lora_b"):
@@ -109,7 +112,8 @@ def merge_tensors(weights: Mapping[str, Tensor], alpha: float) -> dict[str, Tens
 
 
 def _targets(model: nn.Module, targets: LoraTargets) -> Iterator[tuple[nn.Module, str, Linear]]:
-    """Yield the module that holds each target layer, the layer's name in it, and the layer."""
+    """Yield each layer that gets LoRA, as its parent module, its attribute name there, and the
+    layer itself."""
     for block in model.modules():
         if isinstance(block, Block):
             for attention in (block.attention, block.cross):

@@ -1,7 +1,8 @@
-"""Cross-entropy over a large vocabulary, with logits for only a chunk of rows at a time.
+"""Cross-entropy over a large vocabulary that never holds all logits in memory at once.
 
-The gradient of a chunk overwrites its logits and is used at once. Nothing of size N × V is kept,
-nothing is computed twice, and three matrix products remain.
+The logits are computed for a chunk of tokens at a time. The gradient of a chunk overwrites its
+logits and is used immediately. Nothing of size N × V is kept, nothing is computed twice, and three
+matrix products remain.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ from headway.nn.kernels import HAS_TRITON
 from headway.nn.linear import linear
 
 CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
-"""Size in bytes of the logits that are held at a time."""
+"""Maximum size in bytes of the logits in memory, by device."""
 
 ALIGNED = {"cuda": 64, "cpu": 1}
-"""The vocabulary is padded to a multiple of this.
-
-Tensor cores read rows that begin at multiples of 16 bytes. With other vocabulary sizes, the three
-largest products of a step cannot use them. Without padding, transformer-base with 31,903 tokens
-trained at two thirds of its speed.
-"""
+"""The vocabulary is padded to a multiple of this number, by device. Tensor cores need rows that
+begin at multiples of 16 bytes. Otherwise the three largest products of a step cannot use them:
+without padding, transformer-base with 31,903 tokens trained at two thirds of its speed."""
 
 BLOCK_BYTES = 1 << 22
-"""Size in bytes of the logits that a CPU turns into their gradient at a time: it fits caches."""
+"""Size in bytes of the block of logits that a CPU turns into its gradient at a time. It fits into
+the caches."""
 
 
 class LabelSmoothing(NamedTuple):
-    """Target distribution: probability `right` for the target token, `wrong` for every other."""
+    """Smoothed target distribution, with probability `right` for the target token and `wrong` for
+    every other token."""
 
     right: float
     wrong: float
 
     @classmethod
     def of(cls, amount: float, vocab_size: int, kind: str = "paper") -> LabelSmoothing:
-        """Spread the amount over the wrong tokens (`paper`), or over all tokens (`torch`)."""
+        """Build the target distribution for a smoothing `amount`. It is spread over the other
+        tokens (`paper`), or over all tokens (`torch`)."""
         if kind == "paper":
             return cls(1.0 - amount, amount / max(vocab_size - 1, 1))
         if kind == "torch":
@@ -49,10 +50,11 @@ class LabelSmoothing(NamedTuple):
 
 class Loss(NamedTuple):
     sum: Tensor
-    """Cross-entropy with the smoothed targets, summed over rows. It has a gradient."""
+    """Cross-entropy with smoothed targets, summed over the tokens. It has a gradient."""
 
     nll: Tensor
-    """Negative log-likelihood without smoothing, summed over rows, for reporting."""
+    """Negative log-likelihood without smoothing, summed over the tokens. It is only for
+    reporting."""
 
 
 def vocabulary_loss(
@@ -63,7 +65,8 @@ def vocabulary_loss(
     smoothing: LabelSmoothing,
     weights_N: Tensor | None = None,
 ) -> Loss:
-    """Return the loss summed over rows; the training loop divides it by the step's targets."""
+    """Return the loss summed over tokens. The training loop divides it by the number of targets of
+    the step."""
     if weights_N is None:
         weights_N = torch.ones(len(targets_N), device=x_ND.device)
     learns = torch.is_grad_enabled()
@@ -135,7 +138,7 @@ class _VocabularyLoss(torch.autograd.Function):
 
 
 def _chunks(x_ND: Tensor, n_words: int) -> list[slice]:
-    """Return slices with equal numbers of rows, as few as the size limit allows."""
+    """Return slices with about equal numbers of rows, as few as `CHUNK_BYTES` allows."""
     limit = max(1, CHUNK_BYTES.get(x_ND.device.type, 1 << 26) // (x_ND.itemsize * n_words))
     n_chunks = -(-len(x_ND) // limit)
     size = max(1, -(-len(x_ND) // max(1, n_chunks)))
@@ -145,7 +148,8 @@ def _chunks(x_ND: Tensor, n_words: int) -> list[slice]:
 def loss_and_gradient_(
     scores_NV: Tensor, targets_N: Tensor, weights_N: Tensor, smoothing: LabelSmoothing
 ) -> tuple[Tensor, Tensor]:
-    """Return the weighted loss and NLL of each row. Overwrite the logits with their gradient."""
+    """Return the weighted loss and NLL of each row. The logits are overwritten with their
+    gradient."""
     if HAS_TRITON and scores_NV.is_cuda and scores_NV.dtype != torch.float64:
         from headway.nn.kernels.loss import fused_loss_and_gradient_
 
@@ -162,7 +166,8 @@ def loss_and_gradient_(
 def _block_(
     scores_NV: Tensor, targets_N: Tensor, weights_N: Tensor, smoothing: LabelSmoothing
 ) -> tuple[Tensor, Tensor]:
-    """Compute a block in plain torch. If the logits are fp32 or wider, no copy of them is made."""
+    """Compute the loss of a block in plain PyTorch and overwrite its logits with their gradient.
+    Logits in fp32 or wider are not copied."""
     x_NV = scores_NV.to(torch.promote_types(scores_NV.dtype, torch.float32))
     weights_N = weights_N.to(x_NV.dtype)
     right, wrong = smoothing
@@ -170,7 +175,7 @@ def _block_(
     at_target_N = x_NV.gather(1, targets_N[:, None])[:, 0]
     sum_N = x_NV.sum(-1) if wrong else 0.0
     torch.softmax(x_NV, -1, out=x_NV)
-    # The largest probability gives the normaliser without another exponential.
+    # Derive the normalizer from the largest probability, which saves another exponential.
     log_total_N = top_N - x_NV.amax(-1).log()
     nll_N = log_total_N - at_target_N
     loss_N = (right - wrong) * nll_N

@@ -1,9 +1,11 @@
 """Log-mel spectrograms of audio on flat batches, with Whisper's parameters.
 
 Recordings are contiguous in `samples_S`. A frame is a window around its middle sample, reflected at
-the ends of its own recording as in `torch.stft(center=True)`. All in fp32: a spectrum spans ten
-powers of ten, which 16 bits do not hold. Axes: Q frequencies of the transform, F mel bands, W
-samples of a window, A frames, B recordings.
+the ends of its own recording as in `torch.stft(center=True)`. Everything is computed in fp32,
+because a spectrum spans ten orders of magnitude, which 16 bits cannot represent.
+
+Axes: Q frequencies of the Fourier transform, F mel bands, W samples of a window, A frames, B
+recordings.
 """
 
 from __future__ import annotations
@@ -19,22 +21,20 @@ from torch import Tensor, nn
 LogMelScaling = Literal["whisper", "standard"]
 
 FLOOR = 1e-10
-"""Lower bound of the power, so that silence has a logarithm."""
+"""Lower bound of the power, so that the logarithm of silence is finite."""
 
 BREAK_HZ, BREAK_MEL, STEP = 1000.0, 15.0, math.log(6.4) / 27.0
 """Slaney's scale: 3 mel per 200 Hz up to 1 kHz, then 27 mel for each factor of 6.4."""
 
 FRAMES_AT_ONCE = {"cpu": 1024}
 MOST_FRAMES_AT_ONCE = 16_384
-"""Number of frames that are computed at a time. On a CPU they fit into its cache; elsewhere the
-limit bounds the memory."""
+"""Maximum number of frames computed at a time. On a CPU this many fit into the cache; on other
+devices the limit bounds the memory."""
 
 
 def mel_filters(rate: int, n_fft: int, bands: int) -> Tensor:
-    """Return triangular filters of equal area on Slaney's scale, from 0 Hz to half the rate: (Q F).
-
-    A band that is narrower than the transform resolves is empty.
-    """
+    """Return triangular filters of equal area on Slaney's mel scale, from 0 Hz to half the sampling
+    rate (Q F). Bands that are narrower than the frequency resolution are empty."""
     top = _mel_of(rate / 2)
     edges = _hertz_of(torch.linspace(0.0, top, bands + 2, dtype=torch.float64))
     low_F, peak_F, high_F = edges[:-2], edges[1:-1], edges[2:]
@@ -57,10 +57,10 @@ def _hertz_of(mel: Tensor) -> Tensor:
 
 
 class LogMel(nn.Module):
-    """Convert samples to log-mel frames. Each recording is scaled independently of the others.
+    """Log-mel frames of audio samples. Each recording is scaled independently of the others.
 
-    `whisper`: log10 of the power, at least the recording's maximum − 8, then (x + 4) / 4.
-    `standard`: the natural logarithm, then mean 0 and variance 1 in each band of a recording.
+    `whisper`: log10 of the power, clipped at the recording's maximum − 8, then (x + 4) / 4.
+    `standard`: natural logarithm, then mean 0 and variance 1 in each band of a recording.
     """
 
     window_W: Tensor
@@ -70,7 +70,8 @@ class LogMel(nn.Module):
         super().__init__()
         self.rate, self.n_fft, self.hop, self.bands = rate, n_fft, hop, bands
         self.scale: LogMelScaling = scale
-        # A copy: torch returns a view of a longer window, which `torch.export` cannot save.
+        # Copy the window, because PyTorch returns a view of a longer one, which `torch.export`
+        # cannot save.
         self.register_buffer("window_W", torch.hann_window(n_fft).clone(), persistent=False)
         self.register_buffer("filters_QF", mel_filters(rate, n_fft, bands), persistent=False)
 
@@ -93,11 +94,13 @@ class LogMel(nn.Module):
         n_recordings: int,
         speed_A: Tensor | None = None,
     ) -> Tensor:
-        """Return the frames around `centre_A`, of recordings in samples `low_A` up to `high_A`.
+        """Return the frames around the samples `centre_A`, of recordings in the samples `low_A` up
+        to, but not including, `high_A`.
 
-        `number_A` is the recording of each frame; the frames of a recording are scaled together. A
-        recording shorter than the window is reflected as often as needed. `speed_A` is the distance
-        between the samples of a window, in samples of the recording, with linear interpolation.
+        `number_A`: index of the recording of each frame; the frames of a recording are scaled
+        together. `speed_A`: distance between the samples of a window, in samples of the recording,
+        with linear interpolation. Recordings shorter than the window are reflected as often as
+        needed.
         """
         size = FRAMES_AT_ONCE.get(samples_S.device.type, MOST_FRAMES_AT_ONCE)
         inputs = [centre_A, low_A, high_A, *([] if speed_A is None else [speed_A])]
@@ -148,12 +151,13 @@ def _standard_scale(power_AF: Tensor, number_A: Tensor, n_recordings: int) -> Te
     log_AF = power_AF.clamp(min=FLOOR).log()
     centred_AF = log_AF - means_of_recordings(log_AF, number_A, n_recordings)[number_A]
     variance_BF = means_of_recordings(centred_AF.square(), number_A, n_recordings)
-    # A constant band, as in digital silence, becomes zeros.
+    # A constant band, as in digital silence, gets zeros.
     return centred_AF * variance_BF.clamp(min=1e-6).rsqrt()[number_A]
 
 
 def means_of_recordings(x_AF: Tensor, number_A: Tensor, n_recordings: int) -> Tensor:
-    # A GPU sums in any order; with fp64 sums, the mean is the same fp32 number each time.
+    # A GPU sums in any order. In fp64 the rounding error is so small that the mean in fp32 is the
+    # same each time.
     total_BF = x_AF.new_zeros(n_recordings, x_AF.shape[1], dtype=torch.float64)
     total_BF = total_BF.index_add(0, number_A, x_AF.double())
     count_B = total_BF.new_zeros(n_recordings).index_add(
@@ -171,9 +175,10 @@ def log_mel(
     bands: int = 80,
     scale: LogMelScaling = "whisper",
 ) -> Tensor:
-    """Return the log-mel frames of one recording (A F): one for each whole hop, at least one.
+    """Return the log-mel frames of one recording (A F), one for each whole hop and at least one.
 
-    As in Whisper, the frame centred on the end of the recording is left out. Uses `torch.stft`.
+    As in Whisper, the frame centred on the end of the recording is omitted. The implementation uses
+    `torch.stft`.
     """
     half = n_fft // 2
     padded = torch.from_numpy(np.pad(samples_S.float().numpy(), half, mode="reflect"))

@@ -1,4 +1,4 @@
-"""Norms. Both compute in fp32 (or wider) and return the dtype of their input."""
+"""LayerNorm and RMSNorm. They compute in fp32 or wider, and return the dtype of their input."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ NORMS: dict[str, type[LayerNorm] | type[RMSNorm]] = {"layer": LayerNorm, "rms": 
 
 
 def add_norm(norm: nn.Module, x_ND: Tensor, y_ND: Tensor, dropout: float) -> Tensor:
-    """Return norm(x + dropout(y)): one fused kernel on CUDA in 16 bits, else plain torch."""
+    """Return norm(x + dropout(y)). On CUDA with 16-bit types this is one fused kernel, otherwise
+    plain PyTorch."""
     fits = HAS_TRITON and x_ND.is_cuda and x_ND.dtype in SIXTEEN_BIT
     if fits and isinstance(norm, LayerNorm):
         from headway.nn.kernels.add_norm import fused_add_norm

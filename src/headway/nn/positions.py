@@ -1,4 +1,5 @@
-"""Position encodings: added to the input, applied to q and k, or added to attention scores."""
+"""Positional encodings: added to the embeddings, applied to q and k, or added to attention
+scores."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from headway.nn.layout import Layout
 def sinusoids(
     n_positions: int, width: int, *, halves: bool = False, whisper: bool = False
 ) -> Tensor:
-    """Return the sinusoidal table: sin(pos / 10000^(2i/d)) in dimension 2i, the cosine in 2i + 1.
+    """Return the table of sinusoidal positional encodings. Dimension 2i is sin(pos / 10000^(2i/d)),
+    and dimension 2i + 1 is the cosine.
 
     `halves` puts all sines first, then all cosines, as in Marian and Whisper. `whisper` uses
     Whisper's frequencies, which end at exactly 1 / 10000.
@@ -31,7 +33,8 @@ def sinusoids(
 
 
 def sinusoids_2d(n_rows: int, n_columns: int, width: int) -> Tensor:
-    """Return 2-D sinusoids for images (rows × columns, width), row codes in the first half."""
+    """Return two-dimensional sinusoidal encodings of image patches (rows × columns, width). The
+    first half of the width encodes the row, the second half the column."""
     if width % 4:
         raise UserError(f"2-D sinusoids need a width divisible by 4, not {width}.")
     rows_YXD = sinusoids(n_rows, width // 2)[:, None].expand(-1, n_columns, -1)
@@ -40,7 +43,8 @@ def sinusoids_2d(n_rows: int, n_columns: int, width: int) -> Tensor:
 
 
 class Sinusoidal(nn.Module):
-    """Add sinusoidal position encodings, without parameters or maximum length: the table grows."""
+    """Sinusoidal positional encodings, which have no parameters and no maximum length, because the
+    table grows."""
 
     table_PD: Tensor
 
@@ -60,7 +64,7 @@ class Sinusoidal(nn.Module):
 
 
 class Learned(nn.Module):
-    """Add a trained vector per position."""
+    """Learned positional encodings: one trained vector per position."""
 
     def __init__(self, width: int, max_len: int) -> None:
         super().__init__()
@@ -78,10 +82,11 @@ class Learned(nn.Module):
 
 
 class Grid2d(nn.Module):
-    """Position encodings of an image's grid of patches, learned or sinusoidal.
+    """Positional encodings of the patches of an image, learned or sinusoidal. Learned ones are
+    interpolated for other image sizes.
 
-    Learned ones are interpolated for other sizes. Rows of `x_ND` are patches in row-major order;
-    `shapes` is the number of rows and columns of each image.
+    `x_ND`: patches in row-major order. `shapes`: number of rows and columns of patches of each
+    image.
     """
 
     table_YXD: Tensor
@@ -115,7 +120,8 @@ class Grid2d(nn.Module):
 def rope_rates(
     width: int, base: float, scaling: str = "none", factor: float = 1.0, trained_len: int = 8192
 ) -> Tensor:
-    """Return the rotation in radians per position of each pair, scaled for longer contexts.
+    """Return the RoPE rotation in radians per position of each pair of dimensions, scaled for
+    longer contexts.
 
     `linear` divides all rates by the factor. `ntk` enlarges the base, so that fast pairs hardly
     change. `llama3` divides the rates of slow pairs and keeps those of fast pairs. Between
@@ -135,7 +141,8 @@ def rope_rates(
 
 
 class Rotary(nn.Module):
-    """Rotate pairs of q and k by an angle proportional to position: scores depend on distances."""
+    """Rotary position embedding (RoPE): rotates pairs of dimensions of q and k by an angle
+    proportional to their position, so that scores depend on distances."""
 
     cos_PI: Tensor
     sin_PI: Tensor
@@ -151,7 +158,7 @@ class Rotary(nn.Module):
         return torch.arange(n_positions).double()[:, None] * self.rates()
 
     def forward(self, x_NHK: Tensor, layout: Layout) -> Tensor:
-        """Rotate heads. Dimension i of a head is paired with dimension i + K/2."""
+        """Rotate the heads of q or k. Dimension i of a head is paired with dimension i + K/2."""
         if layout.reach > len(self.cos_PI):
             angle_PI = self._angles(layout.reach)
             self.cos_PI, self.sin_PI = (
@@ -166,7 +173,8 @@ class Rotary(nn.Module):
 
 
 class Alibi(nn.Module):
-    """ALiBi (Press et al. 2021): scores decrease with distance, with a slope per head."""
+    """ALiBi (Press et al. 2021), an attention bias that decreases linearly with distance, with one
+    slope per head."""
 
     slope_H11: Tensor
 
@@ -180,8 +188,8 @@ class Alibi(nn.Module):
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """Return powers of 2^(-8/n). If n is not a power of two, start from the next lower one, and add
-    every other slope of the next higher one."""
+    """Return the slopes for n heads, which are powers of 2^(−8/n). If n is not a power of two,
+    return those of the next lower power, and every other slope of the next higher one."""
     whole = 2 ** math.floor(math.log2(n_heads))
     slopes = [2.0 ** (-8 * (i + 1) / whole) for i in range(whole)]
     finer = [2.0 ** (-8 * (i + 1) / (2 * whole)) for i in range(0, 2 * whole, 2)]
@@ -189,10 +197,10 @@ def alibi_slopes(n_heads: int) -> list[float]:
 
 
 class Relative(nn.Module):
-    """T5 position bias: a trained value per head and bucket of distances.
+    """T5 relative position bias: a trained value per head and bucket of distances.
 
-    The layers of a stack share the table. The bucket of each distance is computed once, because
-    runtimes round logarithms differently.
+    The layers of a stack share the table. The bucket of each distance is computed only once and
+    stored, because runtimes round logarithms differently.
     """
 
     bucket_P: Tensor
@@ -211,8 +219,8 @@ class Relative(nn.Module):
         return bias_TSH.movedim(-1, -3)
 
     def bucket(self, distance_TS: Tensor) -> Tensor:
-        """Return the bucket of each distance. Near distances have one each; far ones share wider
-        ones, spaced logarithmically."""
+        """Return the bucket of each distance. Short distances have a bucket each. Long ones share
+        buckets whose width grows exponentially."""
         n_buckets = self.table.num_embeddings
         if self.causal:
             back_TS = (-distance_TS).clamp(min=0)
@@ -244,14 +252,15 @@ class PrunedBias(nn.Module):
 
 
 def max_positions(front: nn.Module) -> int | None:
-    """Return the maximum number of positions that a front supports, or None without a limit."""
+    """Return the maximum number of positions that the model input supports, or None if there is no
+    limit."""
     tables = [part.table for part in front.modules() if isinstance(part, Learned)]
     return min((table.num_embeddings for table in tables), default=None)
 
 
 def extend_positions(model: nn.Module, reach: int) -> None:
-    """Extend sinusoidal and rotary tables to `reach` positions. Do this before a CUDA graph
-    captures the tables' addresses."""
+    """Extend sinusoidal and rotary tables to `reach` positions. Call this before a CUDA graph
+    captures the addresses of the tables."""
     layout = replace(Layout.of([1]), reach=reach)
     for part in model.modules():
         if isinstance(part, Sinusoidal) and reach > len(part.table_PD):

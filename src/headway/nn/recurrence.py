@@ -1,8 +1,8 @@
-"""LSTM and GRU on flat batches.
+"""LSTM and GRU layers on flat batches.
 
-A batch is processed as a packed sequence: the first tokens of all sequences, then all second ones,
-and so on. Each step is then one product without padding. If the host does not know the lengths, as
-in a CUDA graph, the batch is processed as a grid of fixed shape. With a cache, a step continues
+A batch is processed as a packed sequence: the first tokens of all sequences, then all second
+tokens, and so on. Each step is then one product without padding. If the host does not know the
+lengths, as in a CUDA graph, the batch is padded to a fixed shape. With a cache, a step continues
 from the state of the previous token of its hypothesis.
 """
 
@@ -29,38 +29,43 @@ CELLS: dict[str, tuple[type[nn.LSTM] | type[nn.GRU], int]] = {
     "lstm": (nn.LSTM, 4),
     "gru": (nn.GRU, 3),
 }
-"""torch's layer of each kind, and its number of gates. Its weights fuse one matrix per gate."""
+"""PyTorch layer class of each kind, and its number of gates. Its weights fuse one matrix per
+gate."""
 
 LATEST = 32
-"""Number of last tokens of a prompt whose states are kept, so that up to as many can be undone."""
+"""Number of last tokens of a prompt whose states are kept, which is the maximum number of tokens
+that can be undone."""
 
 STATE = "state"
 
 
 class PackedOrder(NamedTuple):
-    """Packed order: the order in which a recurrence reads the rows of a flat batch."""
+    """Order in which a recurrence reads the tokens of a flat batch, as in PyTorch's packed
+    sequences."""
 
     sizes: Tensor
-    """Number of sequences that have a first token, a second token, ...; on the host."""
+    """Number of sequences that have a first token, a second token, and so on. It is on the host."""
 
     rows_N: Tensor
-    """Row of the flat batch at each place of the packed order."""
+    """For each place in the packed order, the index of its token in the flat batch."""
 
     place_N: Tensor
-    """Place in the packed order of each row of the flat batch."""
+    """For each token of the flat batch, its place in the packed order."""
 
     order_B: Tensor
-    """Numbers of the sequences that have tokens, longest first."""
+    """Indices of the sequences that have tokens, longest first."""
 
     rank_B: Tensor
     """Index of each sequence in `order_B`; 0 for empty sequences."""
 
     groups: list[tuple[Tensor, Tensor]]
-    """Sequences of equal length and their rows (T B), for each length. Empty except on a CPU."""
+    """One pair per distinct length: indices of the sequences of that length, and indices of their
+    tokens (T B). Empty except on a CPU."""
 
     @classmethod
     def of(cls, layout: Layout) -> PackedOrder:
-        """Return the packed order of a layout, computed once for all layers."""
+        """Return the packed order of a layout. It is computed once and stored in the layout for all
+        layers."""
         found = layout.memo.get("packed")
         if not isinstance(found, PackedOrder):
             found = cls.of_lengths(layout.known_lengths(), layout.starts_B.device)
@@ -94,9 +99,10 @@ class PackedOrder(NamedTuple):
 
 
 class InitialState(nn.Module):
-    """Initial state of a decoder: a learned projection of the encoder's last state.
+    """Initial state of a recurrent decoder: a learned projection of the encoder's last state.
 
-    A bidirectional encoder has two last states: the last row forwards, the first row backwards.
+    A bidirectional encoder has two last states: that of the last token forwards, and that of the
+    first token backwards.
     """
 
     def __init__(self, d_model: int, size: int, *, both_ends: bool) -> None:
@@ -110,11 +116,12 @@ class InitialState(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """One layer of torch's LSTM or GRU. If it is bidirectional, the outputs of both directions are
-    concatenated and have the width of the stream together."""
+    """One LSTM or GRU layer of PyTorch. If it is bidirectional, the outputs of the two directions
+    are concatenated, and together they have the width of the residual stream."""
 
     compiles = True
-    """Whether the layer can be compiled: its surroundings can, and the steps run in cuDNN."""
+    """Whether the layer can be compiled. Its surroundings can; the recurrence itself runs in
+    cuDNN."""
 
     def __init__(
         self,
@@ -134,7 +141,7 @@ class Recurrence(nn.Module):
 
     @property
     def size(self) -> int:
-        """Values per state: the hidden state, and in an LSTM the cell state too."""
+        """Number of values of a state: the hidden state and, in an LSTM, the cell state."""
         return self.state_size(self.width, lstm=self.is_lstm)
 
     @staticmethod
@@ -142,7 +149,8 @@ class Recurrence(nn.Module):
         return 2 * width if lstm else width
 
     def matrices(self) -> dict[Tensor, tuple[int, ...]]:
-        """Return the weights, each with the row counts of all gates."""
+        """Return the weights. Each is mapped to the row counts of the gates that are fused in
+        it."""
         named = self.cell.named_parameters()
         rows = (self.width,) * self.n_gates
         return {weight: rows for name, weight in named if name.startswith("weight")}
@@ -165,8 +173,8 @@ class Recurrence(nn.Module):
     def read(
         self, x_ND: Tensor, packed: PackedOrder, first_BE: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Read whole sequences, each from an initial state. Return a row per token, and the last
-        state of each sequence (B E) in the first direction."""
+        """Process whole sequences, each from an initial state. Return one vector per token, and the
+        last state of each sequence (B E) in the forward direction."""
         # cuDNN returns gradients only in training mode, but a model under inspection is in
         # evaluation mode. The cell has no dropout, so training mode does not change its output.
         directions = 2 if self.bidirectional else 1
@@ -192,10 +200,10 @@ class Recurrence(nn.Module):
         return self.read(x_ND, PackedOrder.of(layout), first_BE)[0]
 
     def _in_grid(self, x_ND: Tensor, layout: Layout, first_BE: Tensor | None) -> Tensor:
-        """Read sequences as a grid, one column each, if the host does not know the lengths.
+        """Process sequences as a padded batch (T B), for lengths that the host does not know.
 
-        Zeros follow the end of a sequence and do not change its rows. The backward direction starts
-        at the end of each sequence, so that the zeros come last there too.
+        Zeros follow the end of a sequence and do not change the outputs of its tokens. The backward
+        direction reads each sequence reversed, so that its zeros are at the end too.
         """
         directions = 1 + self.bidirectional
         if first_BE is None:
@@ -220,10 +228,10 @@ class Recurrence(nn.Module):
     def _by_length(
         self, x_ND: Tensor, packed: PackedOrder, first_BE: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Read sequences with a GRU on a CPU, in groups of equal length.
+        """Process sequences with a GRU on a CPU, in groups of equal length.
 
-        The backward pass of torch's packed GRU takes time quadratic in the number of rows, because
-        each step fills a gradient of all of them.
+        The backward pass of PyTorch's packed GRU takes time quadratic in the number of tokens,
+        because each step fills a gradient for all of them.
         """
         out_ND = x_ND.new_zeros(len(x_ND), self.cell.hidden_size * (1 + self.bidirectional))
         last_BE = torch.zeros_like(first_BE[:, : self.size])
@@ -264,12 +272,13 @@ class Recurrence(nn.Module):
             states_NE = self.step(x_ND, cache.before(STATE, layout)[:, 0])
             cache.put(STATE, states_NE, layout)
             return states_NE[:, : self.width]
-        # torch returns only the last cell state of a sequence. The states of the last tokens are
-        # computed one by one, so that some tokens can be undone; earlier tokens are read at once.
+        # PyTorch returns only the last cell state of a sequence. The last `LATEST` tokens are
+        # therefore processed one by one, so that their states are known and they can be undone.
+        # Earlier tokens are processed at once.
         state_BE = cache.last(STATE)
         lengths = layout.known_lengths()
         whole = [max(0, length - LATEST) for length in lengths]
-        # Undoing more tokens than are kept gives NaN rather than a wrong state.
+        # Undoing more tokens than that gives NaN rather than a wrong state.
         states_NE = x_ND.new_full((len(x_ND), self.size), torch.nan)
         out_ND = x_ND.new_zeros(len(x_ND), self.width)
         starts = np.cumsum(lengths) - np.array(lengths)
@@ -294,10 +303,8 @@ class Recurrence(nn.Module):
         return out_ND
 
     def _outline(self, x_ND: Tensor) -> Tensor:
-        """Estimate memory on the meta device, without stepping through time.
-
-        Computes at once about as much as all steps together keep for the backward pass.
-        """
+        """Return an output of the right shape on the meta device, for memory estimates. It keeps
+        about as many activations for the backward pass as all time steps together."""
         flat, outs = self._weights(x_ND), []
         for weights in (flat[at : at + 4] for at in range(0, len(flat), 4)):
             gates_NE = F.linear(x_ND, weights[0], weights[2])
@@ -309,7 +316,8 @@ class Recurrence(nn.Module):
         return torch.cat(outs, dim=-1)
 
     def _as_torch(self, state_BE: Tensor, directions: int) -> Tensor | tuple[Tensor, ...]:
-        """Return a state as torch represents it: by direction, and as a pair (h, c) for an LSTM."""
+        """Return a state in PyTorch's form: one tensor per direction, and a pair (h, c) for an
+        LSTM."""
         parts = state_BE.unflatten(1, (-1, directions, self.width)).permute(1, 2, 0, 3)
         whole = [part.contiguous() for part in parts]
         return tuple(whole) if self.is_lstm else whole[0]
@@ -318,7 +326,7 @@ class Recurrence(nn.Module):
         return x.to(self._type(x))
 
     def _type(self, x: Tensor) -> torch.dtype:
-        """Return the dtype to compute in: cuDNN does not support bf16 here."""
+        """Return the dtype to compute in. It is not bf16, which cuDNN does not support here."""
         own = next(self.cell.parameters()).dtype
         return torch.float32 if x.is_cuda and own is torch.bfloat16 else own
 
@@ -329,9 +337,10 @@ class Recurrence(nn.Module):
 
 @cache
 def exclude_from_compile() -> None:
-    """Run recurrences eagerly inside compiled blocks: the compiler would unroll every time step.
+    """Run recurrences eagerly inside compiled blocks, because the compiler would unroll every time
+    step.
 
-    Called when a stack is compiled instead of decorating the method, because
-    `torch.compiler.disable` imports `torch._dynamo`, which takes more than a second.
+    This is called when a stack is compiled. A decorator on the method would import `torch._dynamo`
+    at once, which takes more than a second.
     """
     Recurrence._read_rows = torch.compiler.disable(Recurrence._read_rows)  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Parts of a SHA-RNN (Merity 2019) besides its LSTM: attention and feed-forward, one matrix
+"""Parts of a SHA-RNN (Merity 2019): single-head attention and a feed-forward layer, with one matrix
 each."""
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from headway.nn.tap import Tap
 
 
 class SingleHead(nn.Module):
-    """Attention with one head and one matrix, for the queries. Keys and values are the inputs, each
-    dimension scaled by a learned gate. There is no output projection."""
+    """Attention with a single head, in which only the queries have a matrix.
+
+    Keys and values are the inputs, with each dimension scaled by a learned gate. There is no output
+    projection.
+    """
 
     n_heads = n_kv_heads = 1
     rotary = None
@@ -45,7 +48,7 @@ class SingleHead(nn.Module):
     ) -> Tensor:
         assert memory is None, "single-head attention does not support cross-attention"
         q_N1K, keys = self.to_query(x_ND)[:, None], layout
-        # 2 · sigmoid(0) = 1: initially, keys and values are the inputs.
+        # 2 · sigmoid(0) = 1, so keys and values initially equal the inputs.
         k_M1K, v_M1K = (
             (x_ND * (2.0 * gate_D.sigmoid()).to(x_ND.dtype))[:, None]
             for gate_D in (self.key_gate, self.value_gate)
@@ -61,7 +64,8 @@ class SingleHead(nn.Module):
 
 
 class Boom(nn.Module):
-    """Feed-forward network with one matrix: widen, then sum pieces of the original width."""
+    """Feed-forward layer with one matrix ("boom" in Merity 2019). It widens its input, then sums
+    slices of the original width."""
 
     def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0) -> None:
         super().__init__()

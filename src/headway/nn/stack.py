@@ -1,4 +1,4 @@
-"""Stacks of layers: an encoder, or a decoder if they have cross-attention or a cache."""
+"""Stacks of layers: an encoder, or a decoder if the layers have cross-attention or a cache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.nn.tap import Tap
 
 
 class Stack(nn.Module):
-    """Run the blocks, then the final norm if there is one."""
+    """Sequence of layers, followed by a final norm if there is one."""
 
     def __init__(
         self,
@@ -28,10 +28,11 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(blocks)
         self.final_norm = final_norm
         self.bias = bias
-        """Position bias that all blocks share in attention. It is registered here, once."""
+        """Position bias that the attention of all layers shares. It is registered only here, so
+        that its weights are saved once."""
 
         self.given = Tap()
-        """Tap on the input of each block."""
+        """Tap that records the input of each layer."""
 
     def forward(
         self,
@@ -41,8 +42,11 @@ class Stack(nn.Module):
         cache: Cache | None = None,
         n_first: int | None = None,
     ) -> Tensor:
-        """Run the stack. With `n_first`, the last block computes only the first `n_first` tokens of
-        each sequence; this requires `can_end_early`."""
+        """Run the stack.
+
+        With `n_first`, the last layer computes only the first `n_first` tokens of each sequence.
+        This requires `can_end_early`.
+        """
         last = len(self.blocks) - 1
         for number, block in enumerate(self.blocks):
             layer = None if cache is None else cache.layers[number]
@@ -60,15 +64,16 @@ class Stack(nn.Module):
         return bool(self.blocks[-1].can_end_early)
 
     def compile_blocks(self) -> None:
-        """Compile the blocks. They have the same code and shapes, so one compilation serves all."""
+        """Compile the layers. They have the same code and shapes, so the compilation of one serves
+        all."""
         exclude_from_compile()
         for block in self.blocks:
             if block.compiles:
                 block.compile(dynamic=False)
 
     def recompute_activations(self) -> None:
-        """Compute the activations of each block again in the backward pass (gradient
-        checkpointing), which saves their memory."""
+        """Recompute the activations of each layer in the backward pass instead of storing them
+        (gradient checkpointing). This saves memory and costs time."""
         for block in self.blocks:
             whole = block.forward
             block.forward = lambda *inputs, whole=whole: checkpoint(
@@ -77,10 +82,11 @@ class Stack(nn.Module):
 
     @property
     def has_fixed_shapes(self) -> bool:
-        """Whether all blocks can run without the lengths on the host."""
+        """Whether all layers can run with fixed shapes, without knowing the sequence lengths on the
+        host."""
         return all(block.compiles for block in self.blocks)
 
 
 def stacks(model: nn.Module) -> list[tuple[str, Stack]]:
-    """Return the stacks of a model with their names."""
+    """Return the stacks of a model as pairs of name and module."""
     return [(name, part) for name, part in model.named_children() if isinstance(part, Stack)]

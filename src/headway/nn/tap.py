@@ -1,4 +1,5 @@
-"""Taps: named places where a tensor can be recorded. Outside `record`, they return their input."""
+"""Taps: named places in a model where a tensor can be recorded. Without `record`, they do
+nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from headway.errors import UserError
 
 
 class Tap(nn.Module):
-    """Pass a tensor (or a list of tensors, one per sequence) through unchanged."""
+    """Return a tensor, or a list of tensors (one per sequence), unchanged, and pass it to `record`
+    if that is active."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,8 +27,8 @@ class Tap(nn.Module):
         return self.listener is not None
 
     def __call__(self, x: Any) -> Any:
-        """Return the input at once if there is no listener. This avoids torch's overhead of a
-        module call, which every token would pay."""
+        """Return the input immediately if nothing is recorded. This avoids the overhead of a
+        PyTorch module call at every decoded token."""
         return x if self.listener is None else self.forward(x)
 
     def forward(self, x: Any) -> Any:
@@ -39,10 +41,11 @@ class Tap(nn.Module):
 def record(
     model: nn.Module, *suffixes: str, gradients: bool = False
 ) -> Iterator[dict[str, list[Any]]]:
-    """Collect what passes every tap whose name ends in one of `suffixes`, one entry per call.
+    """Record the tensors at every tap whose name ends in one of `suffixes`, with one list entry per
+    call.
 
-    With `gradients` the tensors stay in the graph and keep their `.grad` after a backward pass.
-    Only this model is affected, and only inside the `with`.
+    With `gradients`, the tensors stay in the autograd graph and keep their `.grad` after a backward
+    pass. Only this model is affected, and only inside the `with`.
     """
     seen: dict[str, list[Any]] = {}
     taps = {name: module for name, module in model.named_modules() if isinstance(module, Tap)}

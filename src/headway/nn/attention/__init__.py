@@ -1,1 +1,1 @@
-"""Attention: the module, the function `attend`, and its back ends."""
+"""Attention: the module `Attention`, the function `attend`, and the back ends of `attend`."""

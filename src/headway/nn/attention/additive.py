@@ -1,4 +1,5 @@
-"""Additive attention to a memory (Bahdanau et al. 2015): a small network scores each pair."""
+"""Additive cross-attention (Bahdanau et al. 2015), in which a small network scores each pair of
+query and key."""
 
 from __future__ import annotations
 
@@ -12,14 +13,15 @@ from headway.nn.linear import Linear
 from headway.nn.tap import Tap
 
 HIDDEN = -1e30
-"""Score of masked keys."""
+"""Score of masked keys. It is finite because a softmax over only −∞ gives NaN."""
 
 
 class AdditiveAttention(nn.Module):
-    """Attention with score(q, k) = v · tanh(W q + U k). The values are the states of the memory.
+    """Additive attention: score(q, k) = v · tanh(W q + U k). The values are the encoder output
+    itself.
 
-    It has the interface of `Attention` with one head: a cache keeps the keys and values of the
-    memory, and its weights can be recorded.
+    The interface is that of `Attention` with one head, so keys and values can be cached and
+    attention weights recorded.
     """
 
     n_heads = n_kv_heads = 1
@@ -59,7 +61,7 @@ class AdditiveAttention(nn.Module):
         row_BT, place_N = _queries(layout)
         hidden_BTSK = q_N1K[row_BT] + k_M1K[cell_BS].transpose(1, 2)
         scores_BTS = self.to_score(hidden_BTSK.tanh()).squeeze(-1).float()
-        # A query without visible keys, such as a dummy row, gets zeros.
+        # A query without visible keys, such as padding, gets zeros.
         weights_BTS = scores_BTS.masked_fill(~may_BTS, HIDDEN).softmax(-1) * may_BTS
         v_BSD = v_M1K[cell_BS].squeeze(2).masked_fill(~real_BS[..., None], 0.0)
         out_BTD = weights_BTS.to(x_ND.dtype) @ v_BSD
@@ -71,13 +73,15 @@ class AdditiveAttention(nn.Module):
         return self.to_out(self.heads(out_N1D).flatten(1))
 
     def keys_of(self, memory: Memory) -> tuple[Tensor, Tensor]:
-        """Keys and values of a memory; the values are its states."""
+        """Return the keys and values of an encoder output. The values are its unprojected
+        states."""
         return self.to_key(memory.x_MD)[:, None], memory.x_MD[:, None]
 
 
 def _keys(keys: Layout) -> tuple[Tensor, Tensor, Tensor]:
-    """Row numbers of each memory in a grid (B S), a mask of its real cells, and a mask of the keys
-    that each query may see (B T S)."""
+    """Return the padded layout of the keys: the index of each key in the flat batch (B S), a
+    mask of the keys that are not padding, and a mask of the keys that each query may attend to
+    (B T S)."""
     cell_S = torch.arange(keys.longest, device=keys.starts_B.device)
     cell_BS = (keys.starts_B.long()[:, None] + cell_S).clamp(max=max(0, keys.n_rows - 1))
     real_BS = cell_S < keys.lengths_B[:, None]
@@ -85,7 +89,8 @@ def _keys(keys: Layout) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _queries(queries: Layout) -> tuple[Tensor, Tensor]:
-    """Indices of the rows of each sequence in a grid (B T), and the grid cell of each row."""
+    """Return the padded layout of the queries: the index of each query in the flat batch (B T), and
+    the index of each query's place in that layout."""
     step_T = torch.arange(queries.longest, device=queries.starts_B.device)
     row_BT = queries.starts_B.long()[:, None] + step_T
     number_N = queries.numbers_N()
@@ -95,6 +100,6 @@ def _queries(queries: Layout) -> tuple[Tensor, Tensor]:
 
 
 def _by_sequence(weights_BTS: Tensor, queries: Layout, keys: Layout) -> list[Tensor]:
-    """Weights of each sequence (1 T S), without the padding of the grid."""
+    """Return the attention weights of each sequence (1 T S), without padding."""
     sizes = zip(queries.known_lengths(), keys.known_lengths(), strict=True)
     return [weights_BTS[b : b + 1, :t, :s] for b, (t, s) in enumerate(sizes)]

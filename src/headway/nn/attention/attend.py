@@ -1,8 +1,8 @@
-"""`attend`: the attention function that all families call, and its choice of a back end.
+"""`attend`, the attention function of all model families, and its choice of a back end.
 
-A back end is a function together with a check of whether it supports a call. `attend` uses the
-first that does. All give the same result: `explicit` is the definition, and tests compare the
-others with it.
+A back end is a function with a check of whether it supports a call. `attend` uses the first that
+does. All back ends give the same result. `explicit` defines it, and tests compare the others with
+it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from headway.nn.kernels import HAS_TRITON
 from headway.nn.layout import Layout
 
 SHORT_LIMIT = 128
-"""Size of the largest tile of the `short` kernel in tokens."""
+"""Maximum length, in tokens, of a sequence that the `short` kernel processes in a single tile."""
 
 FEW_LONG = 1024, 64
-"""The `short` kernel also takes batches with a few longer sequences: up to 1024 tokens, if the mean
-is at most 64. One program processes a whole long sequence, which takes as long as dozens of short
-ones; if most are long, `varlen` is faster."""
+"""Maximum length of single sequences and maximum mean length of batches, in tokens, for which the
+`short` kernel is used when some sequences exceed `SHORT_LIMIT`. One program processes a whole long
+sequence, which takes as long as dozens of short ones. If most sequences are long, `varlen` is
+faster."""
 
 STEP_LIMIT = 16
-"""Most queries per sequence in the `step` kernel, in which each query reads its keys separately."""
+"""Maximum number of queries per sequence in the `step` kernel. It reads the keys once per query,
+which is wasteful for many queries."""
 
 WIDEST_DROPPED = 192
-"""Widest heads that `varlen` supports with dropout. For wider ones, the backward pass of flash
-attention supports dropout only on GPUs with much shared memory."""
+"""Maximum head width that `varlen` supports with dropout. For wider heads, the backward pass of
+flash attention supports dropout only on GPUs with a large shared memory."""
 
 KERNEL_TYPES = (torch.bfloat16, torch.float16)
 
@@ -63,8 +65,9 @@ def attend(
 ) -> Tensor:
     """Compute attention within each sequence of a flat batch.
 
-    Queries are contiguous; keys may have gaps between sequences, as in a cache. If a sequence has
-    fewer queries than keys, they are its last tokens. A query without visible keys gets zeros.
+    Queries are contiguous. Keys may have gaps between sequences, as in a cache. If a sequence has
+    fewer queries than keys, the queries are its last tokens. A query without visible keys gets
+    zeros.
     """
     assert queries.bounds is not None, "queries must be contiguous"
     if back_end is not None:
@@ -91,8 +94,8 @@ def _named(
 def attend_explicit(
     q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> tuple[Tensor, list[Tensor]]:
-    """Compute softmax attention one sequence at a time: the definition. Also returns the weights
-    (H T S)."""
+    """Compute softmax attention one sequence at a time, as the reference for all back ends. Return
+    the output and the attention weights of each sequence (H T S)."""
     n_heads, width = q_NHK.shape[1:]
     repeats = n_heads // k_MGK.shape[1]
     scale = scope.scale_for(width)
@@ -172,7 +175,8 @@ def _kernel_unsupported(q_NHK: Tensor) -> str | None:
 
 
 def suits_short(longest: int, n_rows: int, n_sequences: int) -> bool:
-    """Whether `short` is efficient for this longest sequence and this mean length."""
+    """Return whether the `short` kernel is efficient for batches with this maximum and mean
+    sequence length."""
     most, mean = FEW_LONG
     return longest <= SHORT_LIMIT or (longest <= most and n_rows <= mean * n_sequences)
 
@@ -282,4 +286,4 @@ BACK_ENDS: dict[str, BackEnd] = {
     "dense": BackEnd(_all_supported, attend_dense),
     "explicit": BackEnd(_all_supported, _run_explicit),
 }
-"""Back ends in order of preference."""
+"""Back ends by name, in order of preference."""

@@ -33,7 +33,8 @@ def attend_recorded(
     scope: AttentionSpec,
     weights: Tap,
 ) -> Tensor:
-    """Compute attention, with an explicit implementation if the attention weights are recorded."""
+    """Compute attention. If the attention weights are being recorded, use the explicit
+    implementation, which returns them."""
     if not weights.is_recording:
         return attend(q_NHK, k_MGK, v_MGK, queries, keys, scope)
     explicit = attend_padded if isinstance(keys, PaddedLayout) else attend_explicit
@@ -43,10 +44,12 @@ def attend_recorded(
 
 
 class Attention(nn.Module):
-    """Multi-head attention from `x_ND` to a memory, or to `x_ND` itself without a memory.
+    """Multi-head attention: cross-attention to a `memory`, or self-attention within `x_ND` if there
+    is none.
 
-    The three projections are one matrix, so that self-attention needs one product. Cross-attention
-    uses its upper rows for queries and its lower rows for keys and values.
+    The three projections are one matrix, so self-attention needs only one matrix product.
+    Cross-attention projects queries with the upper rows of the matrix, and keys and values with the
+    lower rows.
     """
 
     def __init__(
@@ -74,23 +77,25 @@ class Attention(nn.Module):
                 if name in bias:
                     self.some_bias[name] = nn.Parameter(torch.zeros(size))
         self.bias = scope.bias if isinstance(scope.bias, PrunedBias) else None
-        """Bias of the heads left after pruning; registered here so that it moves with the model."""
+        """Position bias of the heads that are left after pruning. It is registered as a submodule,
+        so that it moves to the model's device."""
         self.rotary = rotary
         self.norm_q = None if qk_norm is None else qk_norm[0]
         self.norm_k = None if qk_norm is None else qk_norm[1]
         self.gate_H: Tensor | None = None
-        """Factors for the output of each head, for head ablation; None costs nothing."""
+        """Factor for the output of each head, used for head ablation. None means no ablation."""
         self.q, self.k, self.v = Tap(), Tap(), Tap()
         self.weights, self.heads = Tap(), Tap()
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Numbers of rows of `to_qkv` for queries, keys and values."""
+        """Number of rows of `to_qkv` for queries, for keys and for values."""
         n_kv = self.n_kv_heads * self.d_head
         return self.n_heads * self.d_head, n_kv, n_kv
 
     def matrices(self) -> dict[Tensor, tuple[int, ...]]:
-        """Weights, each with the numbers of rows of the matrices that are fused in it."""
+        """Return the weights. Each is mapped to the row counts of the matrices that are fused in
+        it."""
         return {self.to_qkv.weight: self.sizes, self.to_out.weight: (len(self.to_out.weight),)}
 
     def forward(
@@ -122,7 +127,7 @@ class Attention(nn.Module):
         return attend_recorded(q_NHK, k_MGK, v_MGK, queries, keys, scope, self.weights)
 
     def projected(self, x_ND: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values for self-attention."""
+        """Return queries, keys and values for self-attention."""
         qkv_NE = self.to_qkv.product(x_ND, self._qkv_bias())
         q_NHK, k_NGK, v_NGK = (self._heads(part) for part in qkv_NE.split(self.sizes, dim=-1))
         q_NHK, k_NGK = self._normed(q_NHK, self.norm_q), self._normed(k_NGK, self.norm_k)
@@ -136,8 +141,8 @@ class Attention(nn.Module):
         return self._normed(self._heads(q_NE), self.norm_q)
 
     def _project_memory(self, memory: Memory, cache: LayerCache | None) -> tuple[Tensor, Tensor]:
-        """Keys and values of the encoder output. With a cache, only the first call computes
-        them."""
+        """Return keys and values of the encoder output. With a cache, they are computed only in the
+        first call."""
         if cache is None:
             return self.keys_of(memory)
         if cache.memory is None:
@@ -145,7 +150,7 @@ class Attention(nn.Module):
         return cache.memory
 
     def keys_of(self, memory: Memory) -> tuple[Tensor, Tensor]:
-        """Compute keys and values of a memory."""
+        """Project an encoder output to keys and values."""
         n_q, bias_E = self.sizes[0], self._qkv_bias()
         bias_E = None if bias_E is None else bias_E[n_q:]
         kv_ME = self.to_qkv.product(memory.x_MD, bias_E, slice(n_q, None))
@@ -153,7 +158,8 @@ class Attention(nn.Module):
         return self._normed(k_MGK, self.norm_k), v_MGK
 
     def _heads(self, x_NE: Tensor) -> Tensor:
-        # Faster than `unflatten`, whose overhead matters in decoding steps of one token.
+        # Reshaping is faster than `unflatten`, whose overhead matters in decoding steps of one
+        # token.
         return x_NE.view(x_NE.shape[0], x_NE.shape[1] // self.d_head, self.d_head)
 
     @staticmethod

@@ -1,7 +1,7 @@
-"""The `dense` back end: torch's fused attention on padded grids that exist only during the call.
+"""The `dense` back end: PyTorch's fused attention on batches that are padded for this call only.
 
-A batch of equal lengths is already a grid and needs no copy. Other batches are divided into groups
-of similar length, so that there is little padding. Works on any device.
+A batch of equal lengths needs no padding and no copy. Other batches are divided into groups of
+sequences of similar length, so that there is little padding. Works on any device.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from headway.nn.attention.scope import AttentionSpec
 from headway.nn.layout import Layout, Tree
 
 WASTE = 1.25
-"""Largest number of grid cells per real token in a group of sequences."""
+"""Maximum size of a padded group of sequences, as a multiple of its number of tokens."""
 
 SMALL = 512
-"""Groups with fewer cells than this may have more padding: splitting them would cost one more call,
-which takes longer than the padding."""
+"""Number of positions, including padding, below which a group is never split. One more call takes
+longer than computing its padding."""
 
 
 def attend_dense(
@@ -62,8 +62,10 @@ def _on_views(
 def _fused(
     q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, group: _Group, scope: AttentionSpec
 ) -> Tensor:
-    """Call `scaled_dot_product_attention` with the cheapest valid mask. Returns (B T H K)."""
-    # A causal query never sees the padding after its own position, so it needs no mask.
+    """Call `scaled_dot_product_attention` with the cheapest valid mask. Return the output (B T H
+    K)."""
+    # The padding is at the end, where causal queries of real tokens cannot see it. No mask is
+    # needed.
     causal_alone = scope.causal and group.is_square and scope.window is None and scope.bias is None
     mask_B1TS = None if causal_alone else _mask(q_BTHK, group, scope)
     return _sdpa(q_BTHK, k_BSGK, v_BSGK, mask_B1TS, scope, causal_alone=causal_alone)
@@ -104,12 +106,15 @@ def _tree_mask(q_BTHK: Tensor, queries: Layout, tree: Tree, scope: AttentionSpec
 
 
 def tree_distance(tree: Tree, queries: Layout) -> Tensor:
-    """Position of each key minus that of each query (B T S), for the hypotheses of a beam."""
+    """Return the position of each key minus that of each query (B T S), for the hypotheses of a
+    beam."""
     return tree.position_S - queries.positions_N.view(*tree.may_BTS.shape[:2], 1)
 
 
 def _mask(q_BTHK: Tensor, group: _Group, scope: AttentionSpec) -> Tensor | None:
-    """Mask that is true where a query may attend (B 1 T S); with a bias, what scores add."""
+    """Return the attention mask (B 1 T S), which is true where a query may attend, or None if every
+    query sees every key. With an attention bias, return the additive mask instead: the bias, and −∞
+    for masked keys."""
     sees_all = group.n_queries == 1 or not scope.causal
     if group.all_keys_real and sees_all and scope.window is None and scope.bias is None:
         return None
@@ -120,7 +125,8 @@ def _mask(q_BTHK: Tensor, group: _Group, scope: AttentionSpec) -> Tensor | None:
     new_T = torch.arange(group.n_queries, device=q_BTHK.device)
     may_BTS = (key_S < k_lengths_B1)[:, None, :]
     if scope.causal or scope.window is not None:
-        # Padding after the last query repeats its position: it is discarded, but must see a key.
+        # Padding queries get the position of the last query. Their output is discarded, but a query
+        # that sees no key would become NaN.
         new_BT = new_T.minimum((q_lengths_B1 - 1).clamp(min=0))
         distance_BTS = key_S - (k_lengths_B1 - q_lengths_B1 + new_BT)[:, :, None]
         if scope.causal:
@@ -137,22 +143,24 @@ def _mask(q_BTHK: Tensor, group: _Group, scope: AttentionSpec) -> Tensor | None:
 
 @dataclass(frozen=True)
 class _Group:
-    """Sequences that share grids of `n_queries` and `n_keys` cells per sequence."""
+    """Sequences that are padded together to `n_queries` queries and `n_keys` keys each."""
 
     n_queries: int
     n_keys: int
     q_lengths_B: Tensor
     k_lengths_B: Tensor
     is_square: bool
-    """Whether every sequence has as many queries as keys."""
+    """Whether every sequence is known to have as many queries as keys."""
 
     all_keys_real: bool
     same_offset: bool
-    """Whether the number of keys minus the number of queries is the same in every sequence."""
+    """Whether the number of keys minus the number of queries is known to be the same in every
+    sequence."""
 
     @classmethod
     def over(cls, queries: Layout, keys: Layout, chosen: Sequence[int] | None) -> _Group:
-        """Build the group of the `chosen` sequences, or of all sequences in order."""
+        """Build the group of the sequences with the indices `chosen`, or of all sequences if it is
+        None."""
         index = slice(None) if chosen is None else torch.tensor(chosen).to(queries.starts_B.device)
         q_lengths_B, k_lengths_B = queries.lengths_B[index], keys.lengths_B[index]
         if queries.lengths is None or keys.lengths is None:  # fixed-size form: lengths unknown
@@ -177,21 +185,25 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Cells:
-    """Mapping between the rows of a flat batch and the cells of its grids."""
+    """Index mapping between a flat batch and its padded groups (C positions in all groups
+    together)."""
 
     row_of_cell_C: Tensor
     empty_C: Tensor
-    """Grid cells without a row, as indices; as a mask in batches of fixed size."""
+    """Padding positions of the padded groups: indices, or a mask if the batch has fixed shapes
+    (CUDA graphs)."""
 
     cell_of_row_N: Tensor
     lost_N: Tensor
-    """Rows without a cell (free rows of a cache, queries without keys), as indices or a mask."""
+    """Tokens of the flat batch without a position in a padded group, as indices or a mask. Examples
+    are free slots of a cache and queries without keys."""
 
     shapes: list[tuple[int, int]]
-    """Number of sequences and cells per sequence of each grid."""
+    """Number of sequences and padded length of each group."""
 
     is_shared: bool
-    """Whether a row may be in several cells, because sequences from `pick` may share rows."""
+    """Whether several padded positions may hold the same token, because the sequences of
+    `Layout.pick` may overlap."""
 
     @classmethod
     def over(
@@ -207,7 +219,7 @@ class _Cells:
             rows.append((layout.starts_B[index, None] + cell_T).flatten())
         real_C, row_C = torch.cat(reals), torch.cat(rows).long()
         number_C = torch.arange(len(row_C), device=device)
-        # Empty cells write to one extra row, which is removed afterwards.
+        # Padding is written to one extra token, which is removed afterwards.
         cell_of_row_N = torch.full((n_rows + 1,), -1, device=device)
         cell_of_row_N[row_C.where(real_C, n_rows)] = number_C
         cell_of_row_N = cell_of_row_N[:-1]
@@ -243,8 +255,8 @@ class _Cells:
 
 
 class _Move(torch.autograd.Function):
-    """Gather rows by index and set some to zero. Each row is taken once, so that the backward pass
-    is the same operation with the inverse indices."""
+    """Gather vectors by index and set some of them to zero. Each index occurs only once, so the
+    backward pass is the same operation with the inverse indices."""
 
     @staticmethod
     def forward(
@@ -272,7 +284,8 @@ class _Plan:
     q: _Cells
     k: _Cells
     keys: Layout
-    """Kept alive, because its identity is the key under which the plan is stored."""
+    """Layout of the keys. It is kept alive because its `id` is the key under which the plan is
+    stored."""
 
 
 def _is_recording() -> bool:
@@ -302,7 +315,8 @@ def _plan(queries: Layout, keys: Layout) -> _Plan:
 
 
 def group_by_length(q_lengths: Sequence[int], k_lengths: Sequence[int]) -> list[Sequence[int]]:
-    """Divide the sequences, longest first, into groups whose grids have little padding.
+    """Divide sequences into groups of similar length, so that padding each group wastes little.
+    Return their indices.
 
     Sequences without queries or without keys are in no group.
     """

@@ -1,9 +1,9 @@
 """The `padded` back end: attention on padded batches, with operations that all runtimes support.
 
-Other batches have no padding. A graph that is exported for another runtime (`torch.export`, ONNX)
-must accept any number of texts of any length, so its batches are padded. A model then receives a
-`PaddedLayout` instead of a `Layout`, and a `PaddedCache`; the rest is unchanged. No operation here
-depends on the values of the data.
+It serves graphs that are exported for another runtime (`torch.export`, ONNX). They must accept any
+number of texts of any length, so their batches are padded; all other batches in headway are flat.
+An exported model receives a `PaddedLayout` instead of a `Layout`, and a `PaddedCache` instead of a
+`Cache`. No operation here depends on the values of the data.
 """
 
 from __future__ import annotations
@@ -19,23 +19,27 @@ from headway.nn.cache import Cache, LayerCache
 from headway.nn.layout import Layout
 
 HIDDEN = -1e9
-"""Added to the score of a masked key. Finite, because a query that is padding sees no key."""
+"""Added to the scores of masked keys. It is finite because all keys of a padding query are masked,
+and a softmax over only −∞ gives NaN."""
 
 KeysValues = tuple[Tensor, Tensor]
-"""Keys and values of one layer, for B sequences of S tokens: each B G S K."""
+"""Keys and values of one layer, for B sequences of S tokens; each tensor is B G S K."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PaddedLayout(Layout):
-    """Layout of a padded batch of B × T rows, with a mask of the real tokens."""
+    """Layout of a padded batch of B × T positions, with a mask of the real tokens."""
 
     real_BT: Tensor
-    """1 or true for real tokens. Padding may be on either side."""
+    """Mask that is 1 or true for real tokens. Padding may be on either side."""
 
     @classmethod
     def over(cls, real_BT: Tensor, positions_BT: Tensor | None = None) -> PaddedLayout:
-        """Build the layout from a mask. `positions_BT`: the position of each token, if earlier ones
-        are in a cache."""
+        """Build the layout from a mask.
+
+        `positions_BT`: the position of each token in its text. It is needed if earlier tokens are
+        in a cache.
+        """
         n_sequences, longest = real_BT.shape
         if positions_BT is None:
             positions_BT = (real_BT.cumsum(1) - 1).clamp(min=0)
@@ -53,7 +57,7 @@ class PaddedLayout(Layout):
         )
 
     def grid(self, x_N: Tensor) -> Tensor:
-        """Rows as a padded grid (B T …)."""
+        """Return per-token values as a padded batch (B T …)."""
         return x_N.unflatten(0, self.real_BT.shape)
 
     def pooled(self, x_ND: Tensor, pooling: str) -> Tensor:
@@ -77,7 +81,7 @@ class PaddedLayout(Layout):
 
 
 class PaddedLayer(LayerCache):
-    """Keys and values of one layer, as inputs and outputs of a graph."""
+    """Cached keys and values of one layer, which are inputs and outputs of an exported graph."""
 
     def __init__(self, keys: PaddedLayout, past: KeysValues, memory: KeysValues | None) -> None:
         self.keys, self.present, self.memory = keys, past, memory
@@ -92,12 +96,16 @@ class PaddedLayer(LayerCache):
 
 
 class PaddedCache(Cache):
-    """Cache of an exported graph: inputs hold the past, outputs the cache of the next step."""
+    """Cache of an exported graph. Its inputs are the cached keys and values; its outputs include
+    those of the new tokens."""
 
     def __init__(
         self, keys: PaddedLayout, past: Sequence[KeysValues], memory: Sequence[KeysValues] = ()
     ) -> None:
-        """`keys`: layout of past and new keys. `memory`: cross-attention keys and values."""
+        """Build the cache from its inputs.
+
+        `keys`: layout of cached and new tokens. `memory`: keys and values for cross-attention.
+        """
         self.padded = [
             PaddedLayer(keys, both, memory[number] if memory else None)
             for number, both in enumerate(past)
@@ -106,7 +114,7 @@ class PaddedCache(Cache):
 
     @property
     def present(self) -> list[KeysValues]:
-        """Keys and values of each layer, including the new tokens."""
+        """Return the keys and values of each layer, including those of the new tokens."""
         return [layer.present for layer in self.padded]
 
     def advance(self, new: Layout) -> None:
@@ -116,8 +124,12 @@ class PaddedCache(Cache):
 def attend_padded(
     q_NHK: Tensor, k_MGK: Tensor, v_MGK: Tensor, queries: Layout, keys: Layout, scope: AttentionSpec
 ) -> tuple[Tensor, Tensor]:
-    """Compute the output rows and the weights (B H T S). Keys and values of a cache are already
-    grids (B G S K). The query heads of a group share their keys without a copy."""
+    """Compute attention on padded batches. Return the output, one vector per position, and the
+    attention weights (B H T S).
+
+    Keys and values from a cache are already padded (B G S K). The query heads of a group share
+    their keys without a copy.
+    """
     assert isinstance(queries, PaddedLayout)
     assert isinstance(keys, PaddedLayout)
     q_BHTK = _heads_first(q_NHK * scope.scale_for(q_NHK.shape[-1]), queries)
@@ -136,8 +148,8 @@ def attend_padded(
 
 
 def _added(queries: PaddedLayout, keys: PaddedLayout, scope: AttentionSpec) -> Tensor:
-    """Addend of the scores: position bias, and `HIDDEN` for masked keys (B H T S; H may be 1). The
-    layers of a stack share it."""
+    """Return the additive mask of the scores (B H T S; H may be 1): the position bias, and `HIDDEN`
+    for masked keys. It is computed once for all layers of a stack."""
     key = ("padded", id(keys), scope.causal, scope.window, id(scope.bias))
     found = queries.memo.get(key)
     if isinstance(found, tuple):

@@ -1,4 +1,4 @@
-"""Attention scope: the mask, bias, dropout and scale of a call of `attend`."""
+"""Options of an attention call: causal mask, sliding window, bias, dropout and scale."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ import torch
 from torch import Tensor
 
 PositionBias = Callable[[Tensor], Tensor]
-"""Returns the addend of the scores (… H T S) for distances (… T S), key minus query position."""
+"""Function that maps distances (… T S) to a bias of the attention scores (… H T S). A distance is
+the position of the key minus that of the query."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
-    """Keys that each query sees, and the scale, bias and dropout of its weights."""
+    """Which keys each query may attend to, and the scale, bias and dropout of the attention
+    weights."""
 
     causal: bool = False
-    """Whether a query sees only itself and earlier keys."""
+    """Whether a query may attend only to itself and to earlier tokens."""
 
     window: int | None = None
-    """Sliding window: a query sees only keys closer than this, on either side. None: all."""
+    """Size of the sliding window: a query may attend only to keys at a distance below this, on
+    either side. None: no limit."""
 
     bias: PositionBias | None = None
     dropout: float = 0.0
     """Dropout probability of the attention weights."""
 
     scale: float | None = None
-    """Factor of the scores. None: 1/√K, which keeps their variance at 1."""
+    """Factor of the scores. None: 1/√K, which keeps the variance of the scores at 1."""
 
     def scale_for(self, width: int) -> float:
         return width**-0.5 if self.scale is None else self.scale
@@ -37,15 +40,15 @@ class AttentionSpec:
 
     @staticmethod
     def distance_TS(scores_HTS: Tensor) -> Tensor:
-        """Position of each key minus that of each query. The last query has the position of the
-        last key."""
+        """Return the position of each key minus that of each query (T S). The last query has the
+        position of the last key."""
         n_queries, n_keys = scores_HTS.shape[-2:]
         q_T1 = torch.arange(n_keys - n_queries, n_keys, device=scores_HTS.device)[:, None]
         return torch.arange(n_keys, device=scores_HTS.device) - q_T1
 
 
 def allowed_TS(scope: AttentionSpec, scores_HTS: Tensor) -> Tensor:
-    """Mask of one sequence that is true where a query may attend."""
+    """Return the mask of one sequence (T S), which is true where a query may attend."""
     distance_TS = scope.distance_TS(scores_HTS)
     may_TS = torch.ones_like(distance_TS, dtype=torch.bool)
     if scope.causal:

@@ -1,11 +1,10 @@
-"""The `varlen` back end: torch's flash attention on flat batches, with CUDA and 16 bits.
+"""The `varlen` back end: PyTorch's flash attention on flat batches, on CUDA with 16-bit types.
 
 `torch.nn.attention.varlen` has no dropout, but its underlying operators do. They draw the mask from
-torch's generator on the device, also inside a CUDA graph. The backward pass draws the same mask
-again from the state that the forward pass returns, so that no mask is stored.
-
-The kernel compares 8 random bits per weight with the probability, which is therefore rounded to a
-multiple of 1/256: 0.1 becomes 0.102.
+PyTorch's generator on the device, also inside a CUDA graph. The forward pass returns the state of
+the generator. The backward pass draws the same mask from that state, so no mask is stored. The
+kernel compares 8 random bits per weight with the probability, which is therefore rounded to a
+multiple of 1/256. For example, 0.1 becomes 0.102.
 """
 
 from __future__ import annotations
@@ -62,16 +61,18 @@ def varlen_forward(
     right: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the output, the log-sum-exp of each query, and the state of the random generator, from
-    which `varlen_backward` draws the dropout mask again.
+    which `varlen_backward` draws the same dropout mask.
 
-    A query sees `left` keys before its own position and `right` keys after it; -1: all.
+    `left`, `right`: maximum number of keys that a query sees before and after its own position; −1
+    means no limit.
     """
     out_NHK, sums_HN, state, _, _ = FORWARD(
         q_NHK, k_MHK, v_MHK, q_bounds, k_bounds, q_longest, k_longest,
         dropout, (left, right) == (-1, 0), False,
         scale=scale, window_size_left=left, window_size_right=right,
     )  # fmt: skip
-    # Without dropout there is no state, and the returned placeholder differs between versions.
+    # Without dropout there is no state, and the placeholder that is returned differs between
+    # versions.
     return out_NHK, sums_HN, state if dropout else _empty_state(q_NHK)
 
 
@@ -93,7 +94,7 @@ def varlen_backward(
     left: int,
     right: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of q, k and v."""
+    """Return the gradients of q, k and v."""
     dq_NHK, dk_MHK, dv_MHK = BACKWARD(
         dout_NHK, q_NHK, k_MHK, v_MHK, out_NHK, sums_HN, q_bounds, k_bounds, q_longest, k_longest,
         dropout, (left, right) == (-1, 0), state, q_NHK.new_empty(0),

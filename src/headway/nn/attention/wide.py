@@ -1,7 +1,7 @@
-"""The `wide` back end: explicit attention on a grid of fixed shape.
+"""The `wide` back end: explicit attention on padded sequences of fixed shape.
 
-For heads that are too wide for the kernels, such as the single heads of recurrent bodies, in steps
-that must not depend on lengths known to the host.
+It is used for heads that are too wide for the kernels, such as the single heads of recurrent
+models, in CUDA graphs, where lengths must stay on the device.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headway.nn.grid import cells_N, to_grid, to_rows
 from headway.nn.layout import Layout
 
 HIDDEN = -1e30
-"""Score of masked keys."""
+"""Score of masked keys. It is finite because a softmax over only −∞ gives NaN."""
 
 
 def attend_wide(
@@ -31,15 +31,15 @@ def attend_wide(
     wide = torch.promote_types(q_NHK.dtype, torch.float32)
     scores_BHTS = scores_BHTS.to(wide) * scope.scale_for(q_NHK.shape[-1])
     may_B1TS = _allowed(queries, keys, scope)[:, None]
-    # A query without visible keys, such as a dummy row, gets zeros.
+    # A query without visible keys, such as padding, gets zeros.
     weights_BHTS = scores_BHTS.masked_fill(~may_B1TS, HIDDEN).softmax(-1) * may_B1TS
     weights_BHTS = F.dropout(weights_BHTS, scope.dropout).to(v_SBHK.dtype)
     return to_rows(torch.einsum("bhts,sbhk->tbhk", weights_BHTS, v_SBHK), cell_N)
 
 
 def _allowed(queries: Layout, keys: Layout, scope: AttentionSpec) -> Tensor:
-    """Mask that is true where a query may attend (B T S). The last query has the position of the
-    last key."""
+    """Return the attention mask (B T S), which is true where a query may attend. The last query of
+    a sequence has the position of its last key."""
     device = keys.lengths_B.device
     key_S = torch.arange(keys.longest, device=device)
     may_BTS = (key_S < keys.lengths_B[:, None])[:, None]

@@ -1,6 +1,7 @@
-"""Random augmentation of images, videos and audio on their device, different for each example.
+"""Random augmentation of images, videos and audio on their own device, drawn independently for each
+example.
 
-Nothing here waits for the device, so everything can be recorded as a CUDA graph.
+Nothing here synchronizes with the device, so a CUDA graph can contain all of it.
 """
 
 from headway.nn.augment.augment import Augment

@@ -17,15 +17,16 @@ ERASED = (0.02, 0.33)
 """Range of the erased area, as a fraction of the image (random erasing, Zhong et al. 2017)."""
 
 ASPECT = 3.3
-"""Largest aspect ratio of the erased rectangle (Zhong et al. 2017)."""
+"""Maximum aspect ratio of the erased rectangle (Zhong et al. 2017)."""
 
 
 class Augment(nn.Module):
-    """Augmentation of images and videos (B T C Y X; uint8, or floats between 0 and 1).
+    """Augmentation of images and videos (B T C Y X; uint8, or floats between 0 and 1). Returns
+    floats between 0 and 1.
 
-    Shifts and flips, then applies random operations (RandAugment), then erases a rectangle. Returns
-    floats between 0 and 1. All frames of a video change in the same way. In evaluation mode, only
-    the type changes."""
+    It shifts and flips, applies random operations (RandAugment), then erases a rectangle. All
+    frames of a video change in the same way. In evaluation mode, only the data type changes.
+    """
 
     def __init__(self, settings: AugmentSettings) -> None:
         super().__init__()
@@ -47,7 +48,8 @@ class Augment(nn.Module):
         return bool(self.settings.mixup or self.settings.cutmix)
 
     def mix(self, images_BTCYX: Tensor, targets_BC: Tensor) -> MixedImages:
-        """Mix pairs of images that `forward` returned, and their targets."""
+        """Mix pairs of the images that `forward` returned, and mix their targets in the same
+        proportion."""
         return mix_images(
             images_BTCYX,
             targets_BC,
@@ -64,8 +66,8 @@ class Augment(nn.Module):
 
 
 def erase(x_BTCYX: Tensor, share: float) -> Tensor:
-    """Random erasing: replace a rectangle by noise in a fraction `share` of the images, with the
-    same noise in all frames of a video."""
+    """Replace a random rectangle of some images by noise (random erasing). `share`: fraction of the
+    images. All frames of a video get the same noise."""
     n_images, _, _, height, width = x_BTCYX.shape
     draw_3B = torch.rand(3, n_images, device=x_BTCYX.device)
     least, most = ERASED

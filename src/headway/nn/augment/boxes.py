@@ -9,8 +9,8 @@ from torch import Tensor
 def box_masks(
     middle_y_B: Tensor, middle_x_B: Tensor, height_B: Tensor, width_B: Tensor, size: tuple[int, int]
 ) -> Tensor:
-    """Masks that are true inside the rectangles (B Y X), from centres and sizes in pixels.
-    Rectangles may extend beyond the image."""
+    """Return masks (B Y X) that are true inside rectangles, given their centres and sizes in
+    pixels. Rectangles may extend beyond the image."""
     y_Y, x_X = (torch.arange(n, device=height_B.device) + 0.5 for n in size)
     inside_BY = (y_Y - middle_y_B[:, None]).abs() <= height_B[:, None] / 2
     inside_BX = (x_X - middle_x_B[:, None]).abs() <= width_B[:, None] / 2
@@ -18,8 +18,10 @@ def box_masks(
 
 
 def whole_boxes(area_B: Tensor, aspect_B: Tensor, size: tuple[int, int]) -> Tensor:
-    """Masks of rectangles at random places inside the image, with area `area_B` as a fraction of
-    the image and height/width ratio `aspect_B`."""
+    """Return masks of random rectangles that are completely inside the image.
+
+    `area_B`: area as a fraction of the image. `aspect_B`: ratio of height to width.
+    """
     height, width = size
     pixels_B = area_B * height * width
     height_B = (pixels_B * aspect_B).sqrt().clamp(max=height)

@@ -8,35 +8,37 @@ import torch.nn.functional as F
 from torch import Tensor
 
 LEVELS = 256
-"""Levels of an 8-bit colour channel, in which the operations are defined."""
+"""Number of levels of an 8-bit colour channel. RandAugment defines its operations on these."""
 
 LUMA = (0.299, 0.587, 0.114)
 """Luma weights of red, green and blue (ITU-R BT.601)."""
 
 
 def blend(x_BTCYX: Tensor, base_BTCYX: Tensor, factor_B: Tensor) -> Tensor:
-    """Interpolate from a base (factor 0) to the image (factor 1); larger factors extrapolate."""
+    """Interpolate between a base (factor 0) and the image (factor 1). Factors above 1
+    extrapolate."""
     factor = factor_B[:, None, None, None, None]
     return torch.lerp(base_BTCYX, x_BTCYX, factor).clamp(0.0, 1.0)
 
 
 def grey(x_BTCYX: Tensor) -> Tensor:
-    """Greyscale image with the same number of channels."""
+    """Return the greyscale image, with unchanged number of channels."""
     if x_BTCYX.shape[2] != len(LUMA):
         return x_BTCYX
-    # No tensor of weights, because a CUDA graph cannot record its copy to the device.
+    # The weights are not a tensor, because a CUDA graph cannot capture its copy to the device.
     parts = zip(LUMA, x_BTCYX.unbind(2), strict=True)
     bright_BTYX = torch.stack([weight * part for weight, part in parts]).sum(0)
     return bright_BTYX[:, :, None].expand_as(x_BTCYX)
 
 
 def mean_grey(grey_BTCYX: Tensor) -> Tensor:
-    """Uniform grey image with the mean brightness of each image."""
+    """Return uniform grey images with the mean brightness of each image."""
     return grey_BTCYX.mean((1, 2, 3, 4), keepdim=True).expand_as(grey_BTCYX)
 
 
 def smooth(x_BTCYX: Tensor) -> Tensor:
-    """Blur with a 3 × 3 kernel whose centre has weight 5; the border stays."""
+    """Blur with a 3 × 3 kernel whose centre has weight 5 and all others 1. Pixels at the border do
+    not change."""
     height, width = x_BTCYX.shape[-2:]
     if min(height, width) < 3:
         return x_BTCYX
@@ -48,7 +50,7 @@ def smooth(x_BTCYX: Tensor) -> Tensor:
 
 
 def posterize(x_BTCYX: Tensor, bits_B: Tensor) -> Tensor:
-    """Reduce each channel to `bits_B` bits."""
+    """Reduce each channel to `bits_B` bits per pixel."""
     step = (2.0 ** (8 - bits_B.round()))[:, None, None, None, None]
     coarse = ((x_BTCYX * (LEVELS - 1) / step).floor() * step / (LEVELS - 1)).clamp(0.0, 1.0)
     return torch.where(step > 1.0, coarse, x_BTCYX)
@@ -67,8 +69,8 @@ def autocontrast(x_BTCYX: Tensor) -> Tensor:
 
 
 def equalize(x_BTCYX: Tensor) -> Tensor:
-    """Equalise the histogram of each channel: a pixel becomes its cumulative frequency, not
-    counting pixels of the darkest level."""
+    """Equalize the histogram of each channel. A pixel becomes its cumulative frequency, in which
+    the darkest level present is not counted."""
     n_images, n_frames, n_channels, height, width = x_BTCYX.shape
     level = (x_BTCYX * (LEVELS - 1)).round().long()
     level_BCP = level.transpose(1, 2).flatten(2)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 
 def shift(x_BTCYX: Tensor, down_B: Tensor, right_B: Tensor, mirrored_B: Tensor) -> Tensor:
-    """Shift images by whole pixels, filling with black, then flip those that are to be flipped.
-    Exact for any type."""
+    """Shift images by whole pixels, fill with black, then flip the selected ones. No interpolation,
+    so values of any data type stay exact."""
     *_, height, width = x_BTCYX.shape
     from_BY = torch.arange(height, device=x_BTCYX.device) - down_B[:, None]
     across_X = torch.arange(width, device=x_BTCYX.device)
@@ -25,8 +25,8 @@ def shift(x_BTCYX: Tensor, down_B: Tensor, right_B: Tensor, mirrored_B: Tensor) 
 
 
 def warp(x_BTCYX: Tensor, matrix_B23: Tensor) -> Tensor:
-    """Apply an affine matrix to the coordinates from which pixels are read, in units of half an
-    image from its centre. Pixels outside the image are black."""
+    """Resample images under an affine transformation. The matrix maps output coordinates to input
+    coordinates, in units of half an image from the centre. Pixels outside the image are black."""
     n_images, n_frames, _, height, width = x_BTCYX.shape
     size = [n_images, 1, height, width]
     grid_BYX2 = F.affine_grid(matrix_B23, size, align_corners=False)
@@ -40,13 +40,14 @@ def to_shear(across_B: Tensor, down_B: Tensor) -> Tensor:
 
 
 def to_move(across_B: Tensor, down_B: Tensor) -> Tensor:
-    """Matrix of a shift, in units of half an image."""
+    """Return the affine matrix of a translation, in units of half an image."""
     one, zero = torch.ones_like(across_B), torch.zeros_like(across_B)
     return _matrix(one, zero, across_B, zero, one, down_B)
 
 
 def to_turn(angle_B: Tensor, height: int, width: int) -> Tensor:
-    """Matrix of a rotation in radians. The units of the axes differ if the image is not square."""
+    """Return the affine matrix of a rotation by an angle in radians. It accounts for images that
+    are not square, whose axes have different units."""
     cos_B, sin_B, zero = angle_B.cos(), angle_B.sin(), torch.zeros_like(angle_B)
     return _matrix(cos_B, -sin_B * (height / width), zero, sin_B * (width / height), cos_B, zero)
 

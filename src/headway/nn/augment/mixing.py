@@ -17,17 +17,21 @@ class MixedImages(NamedTuple):
     """Targets mixed in the same proportion as the images."""
 
     partner_B: Tensor
-    """Index of the image that each image is mixed with."""
+    """Index of the other image that each image is mixed with."""
 
     weight_B: Tensor
-    """Weight of the image itself, from 0 to 1; the rest is the weight of the partner."""
+    """Weight of each image itself, from 0 to 1. The image with index `partner_B` has the remaining
+    weight."""
 
 
 def mix_images(
     images_BTCYX: Tensor, targets_BC: Tensor, *, mixup: float, cutmix: float
 ) -> MixedImages:
-    """Mix images between 0 and 1. `mixup` and `cutmix` are alpha of the Beta distribution of the
-    weights, 0 for none. With both, each image gets one or the other with equal probability."""
+    """Mix pairs of images with values between 0 and 1.
+
+    `mixup`, `cutmix`: parameter alpha of the Beta distribution of the mixing weights; 0 disables
+    the method. If both are enabled, each image gets one of them with equal probability.
+    """
     n_images, device = len(images_BTCYX), images_BTCYX.device
     partner_B = torch.rand(n_images, device=device).argsort()
     others_BTCYX = images_BTCYX.index_select(0, partner_B)
@@ -51,8 +55,8 @@ def mix_images(
 
 
 def beta(alpha: float, n: int, device: torch.device) -> Tensor:
-    """Sample Beta(alpha, alpha) from the logarithms of two gamma variates, which would underflow
-    for a small alpha."""
+    """Sample from Beta(alpha, alpha). Two gamma variates are computed as logarithms, because they
+    would underflow for a small alpha."""
     one = torch.ones(2, n, device=device)
     above_2B = Gamma((alpha + 1) * one, one, validate_args=False).sample()
     # Gamma(a) is Gamma(a + 1) times U^(1/a). 1 - U is never zero.
@@ -61,7 +65,8 @@ def beta(alpha: float, n: int, device: torch.device) -> Tensor:
 
 
 def cut_boxes(own_B: Tensor, images_BTCYX: Tensor) -> Tensor:
-    """Masks of rectangles for the partner, with area 1 − `own_B`. They may leave the image."""
+    """Return masks of the rectangles that CutMix pastes, with area 1 − `own_B`. They may extend
+    beyond the image."""
     height, width = images_BTCYX.shape[-2:]
     side_B = (1.0 - own_B).sqrt()
     at_2B = torch.rand(2, len(own_B), device=own_B.device)

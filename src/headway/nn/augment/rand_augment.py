@@ -1,8 +1,8 @@
 """RandAugment (Cubuk et al. 2019) on tensors: a few random operations per image.
 
 Each image draws its own operation. All operations are computed for all images, and each image uses
-the one that it drew. Geometric operations are one warp with a matrix per image; brightness,
-contrast, colour and sharpness are one blend with a base per image.
+the result of its own. Geometric operations are combined in one warp with a matrix per image.
+Brightness, contrast, colour and sharpness are combined in one blend with a base per image.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BLENDS = ("brightness", "contrast", "colour", "sharpness")
 OPERATIONS = ("same", *MOVES, *BLENDS, "posterize", "solarize", "stretch", "equalize")
 
 FULL = 10.0
-"""Highest magnitude, at which operations have the strengths below."""
+"""Maximum magnitude of RandAugment. The strengths below are those at this magnitude."""
 
 SHEAR = 0.3  # slope; shear, turn and blend as in AutoAugment (Cubuk et al. 2019)
 MOVE = 0.6  # of half an image
@@ -30,7 +30,7 @@ BITS = 4  # removed out of 8
 
 
 def draw_operation(x_BTCYX: Tensor, magnitude: float) -> Tensor:
-    """Apply one random operation to each image (values between 0 and 1)."""
+    """Apply one random operation to each image; values are between 0 and 1."""
     n_images, device = len(x_BTCYX), x_BTCYX.device
     chosen_B = torch.randint(len(OPERATIONS), (n_images,), device=device)
     sign_B = torch.randint(2, (n_images,), device=device).float() * 2 - 1
@@ -38,8 +38,11 @@ def draw_operation(x_BTCYX: Tensor, magnitude: float) -> Tensor:
 
 
 def apply_operations(x_BTCYX: Tensor, chosen_B: Tensor, strength_B: Tensor) -> Tensor:
-    """Apply operation number `chosen_B` of the list to each image, with `strength_B` from -1 to 1.
-    The sign is the direction; 0 changes nothing."""
+    """Apply to each image the operation with index `chosen_B`.
+
+    `strength_B`: strength from −1 to 1. The sign is the direction, and 0 leaves the image
+    unchanged.
+    """
     x_BTCYX = _moved(x_BTCYX, chosen_B, strength_B)
     x_BTCYX = _blended(x_BTCYX, chosen_B, strength_B)
     amount_B = strength_B.abs()
@@ -68,7 +71,7 @@ def _moved(x_BTCYX: Tensor, chosen_B: Tensor, strength_B: Tensor) -> Tensor:
     matrix_B23 = to_move(zero_B, zero_B)
     for name, matrix in matrices.items():
         matrix_B23 = torch.where(_is(chosen_B, name)[:, :, 0, 0], matrix, matrix_B23)
-    # Images that do not move stay bit-identical.
+    # Images without a geometric operation stay bit-identical, because they are not interpolated.
     still_B = (chosen_B < 1) | (chosen_B > len(MOVES)) | (strength_B == 0)
     still = still_B[:, None, None, None, None]
     return torch.where(still, x_BTCYX, warp(x_BTCYX, matrix_B23))

@@ -1,4 +1,4 @@
-"""SpecAugment: random masks over mel bands and time spans of log-mel frames."""
+"""SpecAugment (Park et al. 2019): random masks over mel bands and time spans of log-mel frames."""
 
 from __future__ import annotations
 
@@ -12,26 +12,31 @@ from headway.nn.mel import means_of_recordings
 
 @dataclass(frozen=True)
 class SpecAugment:
-    """Masks bands and time spans of each recording with its mean (Park et al. 2019).
+    """Replaces random mel bands and time spans of each recording by the mean of the recording (Park
+    et al. 2019).
 
-    Widths and places of masks are drawn for each recording, on the device of the frames.
+    Widths and starts of the masks are drawn independently for each recording, on the device of the
+    frames.
     """
 
     bands: int = 2
-    """Masks over mel bands per recording."""
+    """Number of masks over mel bands per recording."""
 
     band_width: int = 27
-    """Widest mask over bands."""
+    """Maximum width of a mask over mel bands, in bands."""
 
     spans: int = 2
     span_width: int = 40
-    """Widest mask over time, in frames."""
+    """Maximum width of a mask over time, in frames."""
 
     most: float = 0.2
-    """Widest mask over time, as a fraction of the recording."""
+    """Maximum width of a mask over time, as a fraction of the recording."""
 
     def __call__(self, mel_AF: Tensor, number_A: Tensor, n_recordings: int) -> Tensor:
-        """`number_A`: the recording of each frame, in order."""
+        """Return the masked frames.
+
+        `number_A`: index of the recording that each frame belongs to, in ascending order.
+        """
         number_A = number_A.long()
         every_B = torch.arange(n_recordings, device=mel_AF.device)
         first_B = torch.searchsorted(number_A, every_B)
@@ -52,7 +57,7 @@ class SpecAugment:
 
 
 def _masks(length_B: Tensor, n_masks: int, widest_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Random starts and widths (B M) of masks within each length."""
+    """Draw the starts and widths (B M) of M masks for each recording, within these lengths."""
     draw_2BM = torch.rand(2, len(length_B), n_masks, device=length_B.device)
     width_BM = (draw_2BM[0] * (widest_B[:, None] + 1)).long()
     first_BM = (draw_2BM[1] * (length_B[:, None] - width_BM + 1)).long()
@@ -60,6 +65,6 @@ def _masks(length_B: Tensor, n_masks: int, widest_B: Tensor) -> tuple[Tensor, Te
 
 
 def _drawn(place_BP: Tensor, first_BM: Tensor, width_BM: Tensor) -> Tensor:
-    """Whether each place is covered by one of the masks of its row."""
+    """Return whether each index is covered by one of the masks of its recording."""
     distance_BPM = place_BP[:, :, None] - first_BM[:, None]
     return ((distance_BPM >= 0) & (distance_BPM < width_BM[:, None])).any(-1)

@@ -1,7 +1,8 @@
-"""Triton kernels. They are imported only where they are used; each has an equivalent in torch.
+"""Triton kernels. They are imported only where they are used, and each has an equivalent in
+PyTorch.
 
-Without a GPU, they run in Triton's interpreter (TRITON_INTERPRET=1). The tests use it to compare
-the kernels with their equivalents on any machine.
+Without a GPU, they run in Triton's interpreter (TRITON_INTERPRET=1), so tests can compare each
+kernel with its equivalent on any machine.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ def _found(package: str) -> bool:
 
 
 HAS_TRITON = _found("triton")
-"""False on platforms without Triton, where the equivalents in torch are used."""
+"""Whether Triton is installed. It is not available on all platforms; without it, the PyTorch
+equivalents are used."""
 
 
 @cache
 def processors(device: torch.device) -> int:
-    """Return the number of multiprocessors of the device; 1 if it is not a CUDA device."""
+    """Return the number of multiprocessors of a CUDA device; 1 for other devices."""
     if device.type != "cuda":
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count

@@ -1,11 +1,10 @@
-"""The `step` back end: attention of one search step, with a few new queries per source.
+"""The `step` back end: attention of one decoding step, with a few new queries per source.
 
 One program computes one query and one head. It iterates over the keys of its source and reads only
-those that the tree makes visible. Hypotheses that share the cells of a cache therefore cost no more
-than their own past. Fused attention would read all keys, and prepare the mask first.
-
-`python -m benchmarks.shortcuts`: with it, beam search for 32 sources by `transformer-base` is 1.1
-times as fast on an H200.
+those that the beam's `Tree` makes visible. Each hypothesis of a source therefore costs no more than
+its own past, although all share one sequence of keys. Fused attention would read all keys, and
+build the mask first. `python -m benchmarks.shortcuts`: with it, beam search for 32 sources by
+`transformer-base` is 1.1 times as fast on an H200.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from headway.nn.attention.scope import AttentionSpec
 from headway.nn.layout import Layout
 
 TILE = 256 * 64
-"""Number of elements of keys, and of values, held at a time: as many as fit into registers."""
+"""Maximum number of elements of the keys, and of the values, that a program holds at a time: as
+many as fit into registers."""
 
 
 @triton.jit

@@ -31,14 +31,15 @@ from headway.nn.layout import Layout
 
 class Tile(NamedTuple):
     size: int
-    """Number of rows. All queries and keys of a sequence fit into the tile."""
+    """Number of tokens in the tile. All queries and keys of a sequence must fit."""
 
     rows: int
-    """Number of query rows processed at a time."""
+    """Number of queries processed at a time."""
 
     warps: int
     programs: int
-    """Programs per processor. Surplus programs wait; with fewer, each skips more sequences."""
+    """Number of programs per multiprocessor. If it is too high, programs wait for each other; if it
+    is too low, each has to skip more sequences."""
 
 
 TILES = (
@@ -50,8 +51,8 @@ TILES = (
 
 LARGEST = TILES[-1].size
 LONG = Tile(64, 64, 4, 8)
-"""Block of keys and query rows for sequences longer than every tile. One program processes all
-blocks of a sequence."""
+"""Block of keys and queries for sequences that are longer than every tile. One program processes
+all blocks of a sequence."""
 
 
 def attend_short(
@@ -82,7 +83,7 @@ def attend_short(
 def _load(
     ptr, start, row, n_rows, stride_n, stride_h, h, WIDTH: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
-    """Load one head of these rows of a sequence. Rows past its end are zeros."""
+    """Load one head of the given tokens of a sequence. Tokens past its end are zeros."""
     column = tl.arange(0, WIDE)
     real = (row[:, None] < n_rows) & (column[None, :] < WIDTH)
     place = (start + row)[:, None] * stride_n + h * stride_h + column[None, :]
@@ -93,7 +94,7 @@ def _load(
 def _store(
     ptr, x, start, row, n_rows, stride_n, h, WIDTH: tl.constexpr, WIDE: tl.constexpr
 ):  # fmt: skip
-    """Store one head of these rows of a sequence in a tensor with contiguous heads."""
+    """Store one head of the given tokens of a sequence in a tensor with contiguous heads."""
     column = tl.arange(0, WIDE)
     real = (row[:, None] < n_rows) & (column[None, :] < WIDTH)
     place = (start + row)[:, None] * stride_n + h * WIDTH + column[None, :]
@@ -102,7 +103,8 @@ def _store(
 
 @triton.jit
 def _kept(weights, draw, row, key, dropout, DROPOUT: tl.constexpr):
-    """Return the dropout factors of a tile of weights: zero, or the scale of kept weights."""
+    """Return the dropout factors of a tile of attention weights: 0 for dropped weights, 1 / (1 − p)
+    for kept ones."""
     keep = tl.full(weights.shape, 1.0, tl.float32)
     if DROPOUT:
         chance = tl.rand(draw, row[:, None] * 65536 + key[None, :])
@@ -115,7 +117,7 @@ def _scores(
     q, k, row, key, n_queries, n_keys, scale, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return a tile of scores in base 2; minus infinity where a query may not attend."""
+    """Return a tile of attention scores in base 2, with −∞ where a query may not attend."""
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * 1.4426950408889634)
     distance = key[None, :] - (row[:, None] + n_keys - n_queries)
     may = (key[None, :] < n_keys) & (row[:, None] < n_queries)
@@ -131,9 +133,9 @@ def _weights(
     q, k, row, key, n_queries, n_keys, draw, scale, dropout, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return the softmax of a tile of scores, and its dropout factors."""
+    """Return a tile of attention weights (the softmax of the scores) and its dropout factors."""
     scores = _scores(q, k, row, key, n_queries, n_keys, scale, CAUSAL, WINDOW, PRECISION)
-    # Rows without visible keys (past the end, or no keys at all) become zeros, not NaN.
+    # Queries without visible keys (padding, or sequences without keys) give zeros, not NaN.
     top = tl.maximum(tl.max(scores, 1), -1e30)
     weights = tl.exp2(scores - top[:, None])
     total = tl.sum(weights, 1)
@@ -233,7 +235,8 @@ def _seen(
     first, n_queries, n_keys, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Return the range of keys that any of these query rows may see, from a block boundary on."""
+    """Return the range of keys that at least one of the given queries may see. It starts at a block
+    boundary."""
     place = first + n_keys - n_queries
     begin, end = 0, n_keys
     if CAUSAL:
@@ -305,8 +308,11 @@ def _long_backward_rows(
     TILE: tl.constexpr, LOWER: tl.constexpr, ROWS: tl.constexpr, CAUSAL: tl.constexpr,
     WINDOW: tl.constexpr, DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of queries. Also store the log of the softmax's sum of each row, and
-    the weighted mean of its weights' gradients, for the gradients of keys."""
+    """Compute the gradients of queries.
+
+    Also store two values per query, from which the gradients of keys are computed: the log-sum-exp
+    of its scores, and the weighted mean of the gradients of its attention weights.
+    """
     for work in range(tl.program_id(0), n_work, tl.num_programs(0)):
         b, g = work // (HEADS // REPEATS), work % (HEADS // REPEATS)
         n_queries, n_keys = tl.load(q_lengths + b), tl.load(k_lengths + b)
@@ -444,7 +450,8 @@ def _launch(
     tiles: tuple[Tile, ...] = TILES,
     lower: int = 0,
 ) -> None:
-    """Launch the kernel once per tile size up to `longest`, for sequences longer than `lower`."""
+    """Launch the kernel once per tile size, for sequences longer than `lower` and up to `longest`
+    tokens."""
     heads, width = pointers[0].shape[1:]
     kv_heads = pointers[1].shape[1]
     longest, causal, window, scale, dropout = options
@@ -524,9 +531,10 @@ def short_backward(
     dropout: float,
     joined: bool,
 ) -> list[Tensor]:
-    """Return the gradients of q, k and v, concatenated: all in one if `joined`, else q | k and v.
+    """Return the gradients of q, k and v in the layout of their projections.
 
-    The projections have the same form, so a compiled step uses the gradients without a copy.
+    With `joined`, they are one tensor; otherwise, q is one tensor, and k and v are another. A
+    compiled step can therefore use them without a copy.
     """
     q, k, v, dout = _rows(q_NHK), _rows(k_MGK), _rows(v_MGK), _rows(dout_NHK)
     grads = _empty_gradients(q, k, joined)
@@ -568,7 +576,8 @@ def _split_gradients(grads: list[Tensor], n_heads: int, n_kv_heads: int) -> list
 
 
 def _rows(x_NHK: Tensor) -> Tensor:
-    """Make each head contiguous. The kernels read heads at any stride, but not their elements."""
+    """Return the tensor with contiguous elements in each head, as the kernels require. Heads may
+    have any stride."""
     return x_NHK if x_NHK.stride(-1) == 1 else x_NHK.contiguous()
 
 
