@@ -123,7 +123,6 @@ def test_the_tables_of_bodies_are_those_of_the_saved_results() -> None:
 OURS, EAGER, COMPILED = "headway", "headway eager", "headway compiled + CUDA graph"
 GREEDY = "greedy, batch {}, bf16"
 SPEEDS = (
-    ("train-step-small-cpu", "", EAGER, False),
     ("encode-bert-base-cpu", "", OURS, False),
     ("train-step-graphs-cuda", "", COMPILED, False),
     ("gpt2-decode-cuda", GREEDY.format(64), OURS, True),

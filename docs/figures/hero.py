@@ -25,7 +25,7 @@ def frame(browser: Any, row: int) -> NDArray[np.uint8]:
     """The command, its answer, and the attention of one word of the answer."""
     panel = Panel("", "tatoeba-de-en", GERMAN,
                   f"tab=attention&kind=cross&layer=0&head=1&row={row}",
-                  (".card >> nth=1",), width=820)  # fmt: skip
+                  (".card >> nth=1",), width=820, below=-62)  # fmt: skip
     seen = base64.b64encode(png(take(panel, browser))).decode()
     commands = (
         f'<span class="prompt">$</span> headway predict tatoeba-de-en --text "{GERMAN}"\n'
