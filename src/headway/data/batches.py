@@ -1,7 +1,8 @@
-"""Group pairs of token sequences into steps and flat batches.
+"""Group pairs of token sequences into optimizer steps, and concatenate them into batches.
 
-The order is a pure function of the seed and the epoch. A position in the training data is therefore
-two integers, the epoch and the number of its next step, and no other state is stored.
+The order of the pairs is a pure function of the seed and the epoch. A position in the training data
+is therefore given by two integers, the epoch and the number of its next step. No other state is
+stored.
 """
 
 from __future__ import annotations
@@ -21,20 +22,23 @@ from headway.nn.layout import Layout
 IntArray = NDArray[np.int64]
 
 BUCKET_STEPS = 32
-"""Length bucketing: number of steps whose pairs are sorted by length together, because attention on
-a CPU is fastest if the pairs of a step have similar lengths. The order of the buckets stays random,
-so 32 trades off less padding against more random steps. 1: no sorting. All steps then have about
-the same composition and fit the fixed shapes of a CUDA graph."""
+"""Number of optimizer steps whose pairs are sorted by length together (length bucketing). Attention
+on a CPU is fastest if the pairs of a step have similar lengths. The order of the buckets stays
+random: 32 is a compromise between little padding and random steps. 1 disables sorting. All steps
+then have about the same composition and fit the fixed shapes of a CUDA graph."""
 
 ROOM = 1.05
-"""Limit on the source tokens of a step of sorted pairs, relative to the expected number: 5% above
+"""Limit on the source tokens of a step of length-sorted pairs, relative to the number expected from
 the average ratio of source to target tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepPlan:
-    """Plan that divides an epoch into optimiser steps with a limit on tokens; end tokens count
-    too."""
+    """Plan that divides an epoch into optimizer steps of a limited number of tokens.
+
+    Lengths and limits include the end token of each sequence. A plan without length sorting
+    (`bucket_steps=1`) is called mixed.
+    """
 
     source_lengths: NDArray[np.int64]
     target_lengths: NDArray[np.int64]
@@ -47,7 +51,7 @@ class StepPlan:
     def of_lengths(
         cls, lengths: NDArray[np.int64], tokens: int, seed: int, pool: int | None = None
     ) -> StepPlan:
-        """Plan steps for single sequences."""
+        """Return a plan for single sequences, with at most `tokens` tokens per step."""
         return cls(
             source_lengths=lengths,
             target_lengths=lengths,
@@ -66,7 +70,8 @@ class StepPlan:
         seed: int,
         pool: int | None = None,
     ) -> StepPlan:
-        """Plan steps of about `target_tokens`, with a matching limit on their source tokens."""
+        """Return a plan for pairs, with about `target_tokens` per step and a matching limit on
+        source tokens."""
         plan = cls(
             source_lengths=source,
             target_lengths=target,
@@ -82,7 +87,8 @@ class StepPlan:
         return self.bucket_steps == 1
 
     def epoch(self, number: int) -> list[IntArray]:
-        """Return the pairs of each step. Every pair occurs once; one step may be small."""
+        """Return the pair indices of each step of an epoch, in random order. Every pair occurs
+        once. One step may be smaller than the others."""
         draw = np.random.Generator(np.random.PCG64([self.seed, number]))
         order = draw.permutation(len(self.target_lengths))
         if not self.is_mixed:
@@ -104,8 +110,8 @@ class StepPlan:
 
     @cached_property
     def step_limit(self) -> int:
-        """Maximum number of target tokens of a step. Mixed steps are made equally large, with 1% of
-        room, instead of filling all but a small last one."""
+        """Maximum number of target tokens in a step. In a mixed plan, all steps get about the same
+        size, with 1% of tolerance; otherwise the last step would be much smaller."""
         if not self.is_mixed:
             return self.target_tokens
         even = int(self.target_lengths.sum()) // self._n_steps
@@ -114,17 +120,18 @@ class StepPlan:
 
     @property
     def _n_steps(self) -> int:
-        """Number of mixed steps in an epoch."""
+        """Number of steps in an epoch of a mixed plan."""
         size = max(1, self.target_tokens - self._room(self.target_tokens))
         return -(-int(self.target_lengths.sum()) // size)
 
     def part_limit(self, micro_tokens: int) -> int:
-        """Maximum number of target tokens of a micro-batch: at least the longest sequence, at most
-        a step. A mixed step is divided into equal micro-batches with a little room."""
+        """Return the maximum number of target tokens in a micro-batch. It is at least the longest
+        sequence and at most a whole step. A step of a mixed plan is divided into micro-batches of
+        about equal size."""
         return self.part_limits(micro_tokens)[1]
 
     def part_limits(self, micro_tokens: int) -> tuple[int, int]:
-        """Limits of source tokens and target tokens of a micro-batch."""
+        """Return the maximum numbers of source tokens and of target tokens in a micro-batch."""
         longest = int(self.target_lengths.max())
         target = min(max(micro_tokens, longest), self.step_limit)
         n_parts = -(-self.step_limit // target)
@@ -141,8 +148,8 @@ class StepPlan:
         return source, target
 
     def source_limit(self, target_tokens: int) -> int:
-        """Limit on the source tokens of a step or micro-batch with this many target tokens. It is
-        high enough that almost no micro-batch exceeds it; one that would gets fewer pairs."""
+        """Return the limit on source tokens for a step or micro-batch with this many target tokens.
+        Almost no micro-batch reaches the limit. One that does is given fewer pairs."""
         source, target = self.source_lengths, self.target_lengths
         longest = int(source.max())
         ratio = source.sum() / target.sum()
@@ -157,9 +164,11 @@ class StepPlan:
         return int(share * tokens + 2 * self.target_lengths.mean()) + 1
 
     def cut(self, rows: IntArray, source_tokens: int, target_tokens: int) -> list[IntArray]:
-        """Cut a step into micro-batches within both token limits; a pair is never split. The pairs
-        of a mixed step are dealt out by length, so that its micro-batches are similar. Other steps
-        are cut in order."""
+        """Split a step into micro-batches within both token limits, without splitting a pair.
+
+        In a mixed plan, the pairs are distributed by length, so that all micro-batches are similar.
+        In other plans, the order of the pairs is kept.
+        """
         if not self.is_mixed:
             return self._cut(rows, source_tokens, target_tokens)
         rows = rows[np.argsort(self._longer(rows), kind="stable")]
@@ -177,15 +186,16 @@ class StepPlan:
 
     @staticmethod
     def _deal(n: int, n_parts: int) -> NDArray[np.int64]:
-        """Assign sorted items to parts back and forth, so that no part gets all the longer ones."""
+        """Return the part of each of `n` sorted items. Items are dealt alternately from left to
+        right and from right to left, so that no part gets all the longer ones."""
         turn, place = np.divmod(np.arange(n), n_parts)
         return np.where(turn % 2, n_parts - 1 - place, place)
 
     def _cut(
         self, rows: IntArray, source_tokens: int, target_tokens: int, n_parts: int | None = None
     ) -> list[IntArray]:
-        """Cut consecutive rows into parts that fit both token limits, into about `n_parts` equal
-        parts if that is given."""
+        """Split pairs in order into parts within both token limits. With `n_parts`, split them into
+        about that many parts of equal size."""
         most = self.most_pairs(target_tokens)
         source_ends = np.cumsum(self.source_lengths[rows])
         target_ends = np.cumsum(self.target_lengths[rows])
@@ -209,8 +219,8 @@ class StepPlan:
         return parts
 
     def most_pairs(self, target_tokens: int) -> int:
-        """Upper bound on the number of pairs with this many target tokens, which fixes the shapes
-        of CUDA graphs."""
+        """Return an upper bound on the number of pairs whose targets have this many tokens in
+        total. CUDA graphs need the bound to fix the shapes of a batch."""
         times = 1.25 if self.is_mixed else 2
         return 8 + int(times * target_tokens / max(1.0, self.target_lengths.mean()))
 
@@ -220,22 +230,32 @@ class StepPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedShapes:
-    """Fixed shapes that all batches are padded to, so that one CUDA graph fits them."""
+    """Shapes that every batch is padded to, so that one CUDA graph fits all batches."""
 
     source_rows: int
+    """Number of source positions in a batch, including padding."""
+
     target_rows: int
+    """Number of target positions in a batch, including padding."""
+
     n_sequences: int
+    """Number of sequences in a batch, including dummy sequences that fill the padding."""
+
     longest: int
+    """Maximum length of a sequence in tokens."""
+
     longest_target: int | None = None
-    """Longest target in tokens, only for texts about images. Their batches are padded with dummy
-    rows, and the size of a micro-batch is the number of its source rows."""
+    """Maximum length of a target in tokens, given only for texts about images. Targets are then
+    padded separately, and source positions determine the size of a micro-batch. None for all other
+    data."""
 
     n_dummies: int = 0
-    """Minimum number of dummy sequences that follow the sources, as long as rows are left."""
+    """Minimum number of dummy sequences after the sources, as far as padding is left for them."""
 
     @property
     def rows(self) -> int:
-        """Number of rows that determines the size of a micro-batch."""
+        """Number of positions that determines the size of a micro-batch: of the targets, or of the
+        sources for texts about images."""
         return self.target_rows if self.longest_target is None else self.source_rows
 
     @property
@@ -244,7 +264,7 @@ class FixedShapes:
 
 
 def layout_of(lengths: NDArray[np.int64], fixed: FixedShapes | None) -> Layout:
-    """Return the layout of concatenated sequences, with fixed shapes if given."""
+    """Return the layout of concatenated sequences, padded to fixed shapes if they are given."""
     if fixed is None:
         return Layout.of(lengths.tolist())
     return Layout.fixed(
@@ -258,9 +278,11 @@ def layout_of(lengths: NDArray[np.int64], fixed: FixedShapes | None) -> Layout:
 def fixed_shapes(
     plan: StepPlan, source_tokens: int, target_tokens: int, longest: int
 ) -> FixedShapes:
-    """Return shapes that fit any batch within these token limits. If sequences may be too long for
-    the `short` attention kernel, every dummy target also gets a source row: the kernels for long
-    sequences cannot attend to an empty source."""
+    """Return shapes that fit every batch within these token limits.
+
+    If sequences may be too long for the `short` attention kernel, every dummy target also gets a
+    source position, because the kernels for long sequences cannot attend to an empty source.
+    """
 
     def rounded(n: int) -> int:
         return -(-n // 128) * 128
@@ -278,8 +300,9 @@ def fixed_shapes(
 def shift_right(
     tokens: NDArray[np.int64], lengths: NDArray[np.int64], bos: int, eos: int, begin: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the decoder input (start token and target), the expected output (target and end
-    token), and their lengths. `begin` is a token that every target begins with."""
+    """Return the decoder inputs (start token and target), the expected outputs (target and end
+    token), and the lengths of the sequences. `begin`: token inserted before every target, or
+    None."""
     said, longer = with_special_tokens(tokens, lengths, begin, eos)
     read = np.empty_like(said)
     read[1:] = said[:-1]
@@ -290,7 +313,8 @@ def shift_right(
 def with_special_tokens(
     tokens: NDArray[np.int64], lengths: NDArray[np.int64], begin: int | None, end: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Add a token after every sequence, and one before it if `begin` is given."""
+    """Return the concatenated sequences with `end` after each of them, and their lengths. `begin`:
+    token inserted before each sequence, or None."""
     longer = lengths + (1 if begin is None else 2)
     ends = np.cumsum(longer)
     filled = np.full(int(longer.sum()), end, dtype=np.int64)
@@ -304,7 +328,7 @@ def with_special_tokens(
 
 
 def pad_rows(tokens: NDArray[np.int64], n_rows: int) -> Tensor:
-    """Pad the tokens with zeros to `n_rows`, for dummy rows."""
+    """Return the tokens as a tensor, padded with zeros to `n_rows` positions."""
     filled = torch.zeros(n_rows, dtype=torch.long)
     filled[: len(tokens)] = torch.from_numpy(tokens)
     return filled
@@ -314,9 +338,10 @@ BatchT = TypeVar("BatchT")
 
 
 def to_device(batch: BatchT, device: torch.device | str) -> BatchT:
-    """Move a dataclass of tensors, tuples, layouts or such dataclasses to a device.
+    """Return a copy of a dataclass on a device. Its fields may be tensors, tuples, layouts or
+    further dataclasses.
 
-    The copy is made from pinned memory, so that the CPU does not wait for it.
+    Tensors are copied from pinned memory, so that the CPU does not wait for the transfer.
     """
     if torch.device(device).type == "cpu":
         return batch

@@ -1,8 +1,8 @@
 """Bind the columns of a table to the inputs and targets of a task, for files and data in memory.
 
-A column is bound by an explicit name, by its exact or a usual name, by the form of the file, or
-because no other column fits. Without a header, columns are also bound by order if their number is
-the one needed. Otherwise an error lists all columns with some of their values.
+A column is bound by an explicit name, by its exact or a usual name, by the file format, or because
+no other column fits. Without a header, columns are also bound by position if their number matches.
+If a column cannot be bound, an error lists all columns with some of their values.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from headway.specs.needs import Modality, Need
 DEFAULTS: dict[str, str] = {
     name: one for name, one in asdict(DataSettings()).items() if name.endswith("_field")
 }
-"""Default names of columns, by the settings that name them, such as `text_field`."""
+"""Default names of columns, by the setting that names the column, such as `text_field`."""
 
 
 MOST_REASONS = 5
-"""Maximum number of columns for which an error explains why they do not fit: enough for one
-line."""
+"""Maximum number of columns for which an error explains why they do not fit. Five fit in a short
+paragraph."""
 
 
 def column_of(need: Need, modality: Modality) -> Column:
-    """Return the column class, configured with names and a setting, for a column that a task needs.
-    `modality`: what the task reads."""
+    """Return the column that a task needs, with its accepted names and its setting. `modality`:
+    what the task reads, such as text or images."""
     kind = modality if modality in need.kinds else min(need.kinds)
     made = class_of(kind)
     own_name = need.name if made.is_named_by_need else kind
@@ -42,10 +42,18 @@ def column_of(need: Need, modality: Modality) -> Column:
 def with_setting_names(
     columns: Sequence[Column], data: DataSettings, asked: Mapping[str, object] | None = None
 ) -> tuple[Column, ...]:
-    """Return the columns with the names that the settings of `data` give them. Columns with default
-    names keep all their usual names, and an optional column without a name is left out. `asked`:
-    the settings that the user gave. If it is not None, other names were found in the training data,
-    and columns with other names are accepted too."""
+    """Return the columns with the names that the settings of `data` give them.
+
+    Columns with default names keep all their usual names. An optional column without a name is left
+    out.
+
+    Args:
+        columns: Columns that a task reads.
+        data: Settings with the names of the columns.
+        asked: Settings given by the user. The column names in them must occur in the data. Names
+            in other settings come from training data and are only preferred. None: all names must
+            occur in the data.
+    """
     found = []
     for one in columns:
         name = str(getattr(data, one.setting)) if one.setting else ""
@@ -127,8 +135,9 @@ def is_named(table: Table, column: Column) -> bool:
 def _by_order(
     table: Table, columns: Sequence[Column], found: Mapping[str, Column]
 ) -> dict[str, Column]:
-    """Bind the columns of a table without a header by position, if their number equals that of all
-    columns of the task or of its required ones."""
+    """Bind the columns of a table without a header by position. Their number must equal the number
+    of all columns of the task, or of its required columns. Return an empty mapping if it does
+    not."""
     if table.header or found:
         return {}
     needed = [one for one in columns if not one.optional]
@@ -171,8 +180,8 @@ def _refusal(table: Table, open_: Sequence[Column], columns: Sequence[Column]) -
 
 
 def _has_number(table: Table) -> bool:
-    """Whether some column of the table contains floating-point numbers only, as for a
-    regression."""
+    """Whether some column of the table contains only floating-point numbers, as the targets of a
+    regression do."""
     return any(
         all(isinstance(one, float) for one in values)
         for name in table.columns
@@ -190,15 +199,16 @@ def _name_of(table: Table, column: Column, value: str = "") -> ColumnName:
 
 
 def _reasons(table: Table, column: Column) -> str:
-    """Explain for the first columns of the table why each of them cannot be `column`."""
+    """Return a text that explains for the first columns of the table why each cannot be
+    `column`."""
     found = ((name, _mismatch(table, name, column)) for name in table.columns[:MOST_REASONS])
     why = [f"{name!r} ({reason})" for name, reason in found if reason and not column.is_field]
     return f" Not the {column.name}: {', '.join(why)}." if why else ""
 
 
 def _error(table: Table, *parts: str | ColumnName) -> ConfigError:
-    """Return the error for a missing column. It names the argument for data in memory, and the
-    setting for a file, or the option if the file is a positional argument."""
+    """Return the error for a missing column. It names the Python argument if the data is in memory,
+    and the command-line option or the setting if the data is a file."""
     error = MissingColumnError(parts)
     if not table.name:
         error.name_options()
@@ -206,21 +216,21 @@ def _error(table: Table, *parts: str | ColumnName) -> ConfigError:
 
 
 def _may_be(table: Table, name: str, column: Column) -> bool:
-    """Whether a column with an accepted name can hold values of this kind. A column `path`, for
-    example, may contain images, videos or audio."""
+    """Whether a table column with an accepted name can hold values of this kind. For example, a
+    column `path` may contain images, videos or audio."""
     values = (to_python(value_in(row, name)) for row in table.sample)
     first = next((value for value in values if not is_missing(value)), None)
     return first is None or column.could_hold(first)
 
 
 def _mismatch(table: Table, name: str, column: Column) -> str | None:
-    """Return why a column of the table cannot be the wanted `column`; None if it can."""
+    """Return why the table column `name` cannot be `column`; None if it can."""
     sample = sample_of(table, name)
     return column.matches(sample) if sample.values else "it has no values"
 
 
 def sample_of(table: Table, name: str) -> Sample:
-    """Return the first values of a column that are neither missing nor empty."""
+    """Return the first values of a column, without missing and empty ones."""
     found = (to_python(row.get(name)) for row in table.sample)
     values = [value for value in found if not (is_missing(value) or is_blank(value))]
     return Sample(values, table.typed, Path(table.name).parent if table.name else None)

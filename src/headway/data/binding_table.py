@@ -1,4 +1,5 @@
-"""Table of the columns and their roles, shown before training and stored with a run."""
+"""Summary of the columns of the data and their roles. It is shown before training and stored with a
+run."""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ from headway.specs.needs import OTHER, Need
 from headway.specs.tasks import Spec
 
 MOST_FILES = 3
-"""Maximum number of files whose columns are shown, so that the table fits a screen; others are
-counted."""
+"""Maximum number of files whose columns are shown, so that the summary fits a screen. Other files
+are only counted."""
 
 MOST_CLASSES = 8
-"""Classes listed with their counts, so that the list fits one line of a terminal."""
+"""Maximum number of classes listed with their counts, so that the list fits one terminal line."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,14 @@ class TrainingTables:
     """The files of a training run, with their bound columns."""
 
     bound: Sequence[tuple[Table, Binding]]
+    """Tables of the training data, each with its bound columns."""
+
     others: Sequence[str] = ()
-    """Descriptions of inputs that are not tables: folders and stacks."""
+    """Descriptions of inputs that are not tables, such as folders and `.npy` stacks."""
 
     @classmethod
     def of(cls, settings: RunSettings, row: Spec, given: Mapping[str, BoundData]) -> TrainingTables:
-        """Find the files of a run and bind their columns as the readers do. Data in memory
+        """Find the files of a run and bind their columns as the readers do. Data passed in memory
         (`given`) is already bound."""
         held = given.get(ROWS)
         if held is not None and held.table is not None:
@@ -61,7 +64,8 @@ class TrainingTables:
         return cls([(one.table, one.binding) for one in training.tables()])
 
     def named(self, data: DataSettings) -> DataSettings:
-        """Return the settings with the column names that were found, if all files agree."""
+        """Return the settings with the column names that were found. If the names differ between
+        files, return the settings unchanged."""
         found: list[dict[str, str]] = []
         for table, binding in self.bound:
             names = binding.items() if table.header else ()
@@ -72,15 +76,16 @@ class TrainingTables:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The role of each column of the first file; empty for columns that are not read."""
+        """Role of each column of the first file, by column name. The role is empty for columns that
+        are not read."""
         for table, binding in self.bound[:1]:
             said = dict.fromkeys(table.columns, "")
             return said | {name: one.name for name, one in binding.items()}
         return {}
 
     def describe(self, report: Report) -> list[dict[str, object]]:
-        """Describe the first files as data: the name, role, kind and a value of each column. The
-        role is empty for columns that are not read."""
+        """Describe the first files as JSON objects: file, format, and a `ColumnRow` for each
+        column."""
         found: list[dict[str, object]] = [
             {"file": file_name(str(table.display_name)), "form": table.form,
              "columns": list(_cells(table, binding, report))}
@@ -106,14 +111,14 @@ class TrainingTables:
 
 
 def media_target(settings: RunSettings, row: Spec) -> Need | None:
-    """Return the column that accompanies the media of this task: a second media file or the
-    target."""
+    """Return the column that accompanies the media of this task: a second media file, or the target
+    of the task. None if there is neither."""
     return OTHER if settings.data.other_field else row.target
 
 
 ColumnRow = tuple[str, str, str, str]
-"""Row of the displayed table: column name, role (empty: not read), kind, and an example value or
-the reason why the column is not read."""
+"""Line of the summary: column name, role, kind of column, and an example value. For a column that
+is not read, role and kind are empty, and the last entry is the reason."""
 
 
 def _cells(table: Table, binding: Binding, report: Report) -> Iterator[ColumnRow]:

@@ -1,8 +1,9 @@
-"""Data passed from Python, written to files for the readers.
+"""Data passed from Python, which is written to files for the readers.
 
-Tables in memory are written as lines of JSON with the columns that a task needs, and media without
-a file are stored beside them. So data is read, checked, split and stored in one way; a run can be
-resumed with a fingerprint of its data; and every finding names a line that can be inspected.
+Tables in memory are written as JSON Lines with the columns that a task needs. Media in memory are
+stored next to them. All data is therefore read, checked, split and stored in the same way. A run
+can be resumed because its data has a fingerprint, and every finding names a line that can be
+inspected.
 """
 
 from __future__ import annotations
@@ -27,37 +28,41 @@ from headway.specs.tasks import FileSetting
 from headway.storage import sync
 
 ROWS, VALID = "rows", "valid"
-"""File names of training and validation data in the folder that stores data from memory."""
+"""Names of the files for training and validation data that was passed in memory."""
 
 
 @dataclass(frozen=True)
 class BoundData:
-    """Training or validation data: files, or a table with the columns used from it."""
+    """Training or validation data, as files or as a table with bound columns."""
 
     files: FileSetting
-    """The setting of `data` that takes the files; for validation it is prefixed with `valid_`."""
+    """Setting of `data` that takes the files. For validation data it is prefixed with `valid_`."""
 
     names: Mapping[str, str | tuple[str, ...]] = field(default_factory=dict)
     """Column names as settings of `data`, such as `text_field` and `label_field`."""
 
     paths: tuple[str, ...] = ()
+    """Paths of the data files; empty for a table in memory."""
+
     table: Table | None = None
+    """Table in memory; None for files."""
+
     columns: Mapping[str, Column] = field(default_factory=dict)
     """Columns of the table that are read, by their names in the table."""
 
     file_columns: Mapping[str, str] = field(default_factory=dict)
-    """Names that columns get in the written file, where they differ from the table."""
+    """Column names in the written file by the name in the table, for columns that are renamed."""
 
     def settings(self, folder: Path, name: str = ROWS) -> dict[str, object]:
-        """Return the settings of `data` for this data. `folder` and `name` locate the file of a
-        table."""
+        """Return the settings of `data` that select this data. `folder` and `name` give the file to
+        which a table in memory is written."""
         paths = self.paths if self.table is None else (str(folder / f"{name}.jsonl"),)
         key = self.files if name == ROWS else f"valid_{self.files}"
         return {key: list(paths), **self.names}
 
     def match_columns(self, other: BoundData) -> BoundData:
-        """Return the other data with its columns renamed to those of this data, because settings
-        name the columns of both."""
+        """Return `other` with its columns renamed to those of this data. Settings have only one
+        name for each column, in training and validation data."""
         names = {**DEFAULTS, **self.names}
         if other.files != self.files:
             raise ConfigError(
@@ -72,7 +77,8 @@ class BoundData:
         return replace(other, names=self.names, file_columns=called)
 
     def write(self, folder: Path, name: str = ROWS) -> None:
-        """Write the table to a file in the folder; do nothing if the data is files."""
+        """Write a table in memory to a file in the folder. If the data is already in files, do
+        nothing."""
         if self.table is None:
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,8 +116,8 @@ class BoundData:
     def _cells(
         self, column: Column, value: object, place: str, called: str, loose: MediaWriter
     ) -> dict[str, Any]:
-        """Return the cells that are written for a value. Media may need several: a path, and the
-        part of that file."""
+        """Return the fields of the JSON object for a value, by name. Media may need several fields,
+        such as a path and the index of an item in that file."""
         if not column.is_media:
             return {called: column.to_json(value, place)}
         medium = column.parse(value, place)
@@ -121,8 +127,10 @@ class BoundData:
 
 
 def write_tables(folder: Path, parts: Mapping[str, BoundData], *, replace: bool = True) -> bool:
-    """Write tables into a folder, completely or not at all. If the folder already has the same
-    bytes, it stays and files keep their times. Return False if other contents may not be replaced.
+    """Write tables into a folder, completely or not at all.
+
+    A folder that already has the same contents is kept, with the modification times of its files.
+    Return False if the contents differ and `replace` is false.
     """
     parts = {name: one for name, one in parts.items() if one.table is not None}
     beside = folder.with_name(f"{folder.name}.tmp")
@@ -155,7 +163,8 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _named(value: object, names: Sequence[str]) -> object:
-    """Replace class numbers by class names; -1 means no label in Hugging Face datasets."""
+    """Replace class numbers by class names. Numbers without a name become None: Hugging Face
+    datasets use -1 for a missing label."""
     if isinstance(value, list | np.ndarray):
         return [_named(to_python(one), names) for one in value]
     if isinstance(value, int) and not isinstance(value, bool):
@@ -164,8 +173,8 @@ def _named(value: object, names: Sequence[str]) -> object:
 
 
 def _put_in(found: dict[str, Any], name: str, value: object, where: str) -> None:
-    """Store a value in a JSON object. A name with dots, such as `translation.de`, is stored as
-    nested objects."""
+    """Store a value in the JSON object `found`. A name with dots, such as `translation.de`, is
+    stored in nested objects."""
     *outer, last = name.split(".")
     for part in outer:
         found = found.setdefault(part, {})

@@ -1,4 +1,4 @@
-"""Documents for a causal language model: every token, with the next one as its target."""
+"""Documents for a causal language model, in which the target of every token is the next token."""
 
 from __future__ import annotations
 
@@ -14,24 +14,35 @@ from headway.data.token_store import TokenStore
 from headway.tokens.tokenizer import Tokenizer
 
 DEFAULT_EPOCH = -1
-"""Epoch number for validation, in which no field is dropped or moved."""
+"""Epoch number for validation. Fields of documents are then neither dropped nor reordered."""
 
 
 class DocumentTokens(Protocol):
+    """Token stream of documents, which may differ between epochs."""
+
     def lengths(self, epoch: int) -> IntArray:
-        """Number of tokens to predict in each document, including its end token."""
+        """Return the number of tokens to predict in each document, including its end token."""
         ...
 
     def read(
         self, epoch: int, document: IntArray, start: IntArray, length: IntArray
     ) -> tuple[IntArray, IntArray]:
-        """Return the tokens of these windows, concatenated, and the tokens that follow them."""
+        """Return the input tokens of windows of documents, concatenated, and the next token of each
+        input.
+
+        Args:
+            epoch: Number of the epoch.
+            document: Index of the document of each window.
+            start: Position of the first token of each window in its document.
+            length: Number of tokens of each window.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class DocumentStream:
-    """Token stream of plain documents: each is a start token, its text and an end token."""
+    """Token stream of plain documents. Each document is a start token, its text and an end
+    token."""
 
     store: TokenStore
     bos: int
@@ -59,7 +70,7 @@ class DocumentStream:
 
 
 class FieldMarks(NamedTuple):
-    """Special tokens that enclose a field of a document."""
+    """Special tokens before and after a field of a document."""
 
     open: int
     close: int
@@ -73,24 +84,26 @@ class FieldMarks(NamedTuple):
 
 
 def mark_names(fields: Sequence[str]) -> list[str]:
-    """Names of the special tokens that enclose each of these fields, such as `<title>` and
+    """Return the names of the special tokens around each of these fields, such as `<title>` and
     `</title>`."""
     return [name for field_ in fields for name in (f"<{field_}>", f"</{field_}>")]
 
 
 @dataclass
 class FieldStream:
-    """Token stream of documents with several fields, each between its special tokens, as in GROVER.
-    In every epoch the fields have another random order and some are left out, so that the model
-    learns to predict any field from any others."""
+    """Token stream of documents with several fields, each between its own special tokens, as in
+    GROVER (Zellers et al., 2019). In every epoch, the order of the fields is random and some are
+    dropped, so that the model learns to predict any field from any others."""
 
     fields: Mapping[str, TokenStore]
-    """Tokens of each field by its name; a document without the field has an empty text."""
+    """Tokens of each field, by field name. A document without the field has an empty text there."""
 
     marks: Mapping[str, FieldMarks]
     bos: int
     eos: int
     drop: float
+    """Probability that a field is dropped from a document in an epoch."""
+
     seed: int
     _choices: dict[int, tuple[NDArray[np.bool_], IntArray]] = field(default_factory=dict)
 
@@ -110,7 +123,7 @@ class FieldStream:
         self.names = list(self.fields)
 
     def choice(self, epoch: int) -> tuple[NDArray[np.bool_], IntArray]:
-        """Choose which fields of each document are read, and in which order."""
+        """Return which fields of each document are read in an epoch, and their order."""
         if epoch not in self._choices:
             present_DF = self.sizes_DF > 0
             if epoch == DEFAULT_EPOCH:
@@ -134,7 +147,8 @@ class FieldStream:
         return total
 
     def document(self, epoch: int, number: int) -> IntArray:
-        """Return a whole document, from its start token to its end token."""
+        """Return the tokens of a document with the chosen fields, from its start token to its end
+        token."""
         kept_DF, order_DF = self.choice(epoch)
         parts: list[IntArray] = [np.array([self.bos])]
         for place in order_DF[number]:

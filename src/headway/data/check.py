@@ -1,7 +1,7 @@
-"""Checks of the data before training: what is unusual, where, and what it means.
+"""Checks of the data before training. Findings state what is unusual, where, and what it means.
 
-Only problems that make training impossible are errors. The checks use a few numbers per example;
-the texts of the examples that findings show are read again at the end.
+A finding is an error only if it makes training impossible. The checks use a few numbers per
+example. The texts of examples that are quoted in findings are read again at the end.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from headway.data.scan import (
 from headway.data.source import MOST_NAMED
 
 EXAMPLES = 3
-"""Number of rows quoted with a finding: enough to see a pattern, few enough to read."""
+"""Maximum number of examples quoted in a finding: enough to see a pattern, few enough to read."""
 
 MANY = 0.1
-"""Fraction of examples from which a frequent finding is a warning instead of a note: a judgement
-of when it is no longer an exception."""
+"""Fraction of examples from which a frequent finding is a warning instead of a note. Chosen by hand
+as the point at which a property is no longer an exception."""
 
 MIN_PER_CLASS = 10
-"""A class with fewer training examples is reported as rare: too few to learn from and to hold some
-out."""
+"""Minimum number of training examples of a class. A class with fewer examples is reported as rare,
+because they are too few to learn from and to set some aside for validation."""
 
 
 MAX_RATIO = 3.0
-"""A pair is an outlier when its length ratio differs from the usual one by more than this factor
-and by more than four standard deviations."""
+"""Minimum factor by which the length ratio of an outlier differs from the median ratio. It must
+also differ by more than four standard deviations."""
 
 MOST_UNREADABLE = 0.1
-"""Fraction of unreadable files above which the check reports an error instead of a warning: more of
-them suggest a wrong folder or format rather than single damaged files."""
+"""Fraction of unreadable files above which the check reports an error instead of a warning. Many
+unreadable files suggest a wrong folder or format rather than single damaged files."""
 
 TAG, CLASS = "tag", "label"
-"""Terms for a class in messages, for taggers and for classifiers."""
+"""Words for a class in messages, for taggers and for classifiers."""
 
 PROBLEMS = "problems.jsonl"
 """Name of the file that lists the examples left out, in the folder of the prepared data."""
@@ -65,19 +65,23 @@ IntArray = NDArray[np.int64]
 
 @dataclass
 class Findings:
-    """Findings in one split, whose `n` examples are counted in a unit such as texts or images."""
+    """Findings in the training or the validation data."""
 
     n: int
+    """Number of examples."""
+
     unit: str
+    """Unit in which examples are counted, such as `texts` or `images`."""
+
     which: str = ""
     """Prefix of the unit in messages: `validation ` for validation data, empty for training
     data."""
 
     found: list[tuple[Finding, IntArray]] = field(default_factory=list)
-    """Each finding with the rows that it shows."""
+    """Findings, each with the indices of the examples that it quotes."""
 
     sizes: dict[str, float] = field(default_factory=dict)
-    """Sizes of images or audio, for the report."""
+    """Statistics of the sizes of images or audio, for the report."""
 
     def add(self, level: Level, name: str, count: int, text: str) -> None:
         self.found.append((Finding(level, name, count, text), np.zeros(0, np.int64)))
@@ -85,7 +89,8 @@ class Findings:
     def add_rows(
         self, level: Level, name: str, rows: IntArray, text: str, most: int = EXAMPLES
     ) -> None:
-        """Add a finding about these rows and show some of them; without rows, add nothing."""
+        """Add a finding about the examples `rows`, and quote at most `most` of them. Without
+        examples, add nothing."""
         if len(rows):
             share = f" ({len(rows) / self.n:.1%})" if self.n > 1000 else ""
             said = f"{len(rows):,} of {self.n:,} {self.which}{self.unit}{share}: {text}"
@@ -102,7 +107,15 @@ class Findings:
         other: str = "",
         least: int = 2,
     ) -> None:
-        """Report too few, too many or rare labels or tags; `where` is the column they come from."""
+        """Report class counts that are unusual: too few classes, too many, or rare ones.
+
+        Args:
+            counts: Number of examples of each class.
+            what: Word for a class in messages, `tag` or `label`.
+            where: Option or setting that selects the column of the classes; empty if there is none.
+            other: Further advice for a wrong column.
+            least: Minimum number of classes.
+        """
         if 0 < len(counts) < least:
             text = f"every {what} is {next(iter(counts))!r}, but training needs at least two."
             text += f" If the labels are in another column, change {where}." if where else ""
@@ -122,7 +135,7 @@ class Findings:
             self.add("warning", "rare", len(rare), text)
 
     def with_examples(self, examples: Mapping[int, ReportedExample]) -> list[Finding]:
-        """Return the findings with the contents of the rows that they show."""
+        """Return the findings together with the examples that they quote."""
         return [
             replace(finding, examples=tuple(examples[row] for row in rows.tolist()))
             for finding, rows in self.found
@@ -183,7 +196,7 @@ class TextFindings(Findings):
             self.add_rows("note", "control", rows(CONTROL), "control characters in either text.")
 
     def sides(self) -> None:
-        """Report pairs whose source and target are identical, or seem to be swapped."""
+        """Report pairs whose source and target are identical or seem to be swapped."""
         if not self.pairs:
             return
         survey = self.scan
@@ -198,7 +211,8 @@ class TextFindings(Findings):
         self.add_rows("warning", "swapped", swapped, text)
 
     def ratios(self) -> None:
-        """Report pairs whose length ratio, in characters, is unusual for this data."""
+        """Report pairs with an unusual length ratio in characters, compared with the other
+        pairs."""
         filled = np.flatnonzero(self.scan.filled)
         if not self.pairs or len(filled) < 20:
             return
@@ -212,7 +226,7 @@ class TextFindings(Findings):
         self.add_rows("warning", "ratio", farthest, text)
 
     def repeated(self) -> None:
-        """Report duplicates, and equal texts with different labels. Empty examples are not
+        """Report duplicates, and equal inputs with different labels. Empty examples are not
         compared."""
         filled = np.flatnonzero(self.scan.filled)
         places = duplicates(self.scan.exact[filled])
@@ -231,20 +245,20 @@ class TextFindings(Findings):
             self.add_rows(self.level_of(rows), "conflicts", rows, text)
 
     def columns(self) -> None:
-        """Report what is unusual about the values of each column, media last."""
+        """Report unusual values of each column. Columns of media come last."""
         for column in sorted(self.schema.columns, key=lambda one: one.is_media):
             column.findings(self.scan, self)
 
     called = " text"
-    """What identical examples have in common, as a word of the finding `conflicts`."""
+    """Noun for the input in the message about equal inputs with different labels."""
 
     @property
     def what(self) -> str:
         return TAG if self.schema.is_tagged else CLASS
 
     def seen_in(self, training: DatasetScan) -> None:
-        """Report validation examples that also occur in training, and labels that only validation
-        has."""
+        """Report validation examples that also occur in the training data, and labels that occur
+        only in the validation data."""
         survey = self.scan
         both = np.flatnonzero(survey.filled & np.isin(*self._same(survey, training)))
         text = "also in the training data, so validation scores will be too optimistic."
@@ -267,7 +281,7 @@ class TextFindings(Findings):
 
     @staticmethod
     def _same(one: DatasetScan, other: DatasetScan) -> tuple[UInt64Array, UInt64Array]:
-        """Return the hashes of two splits that identify equal examples."""
+        """Return the hashes of two splits by which equal examples are found."""
         return one.exact, other.exact
 
     def findings(self) -> list[Finding]:
@@ -283,7 +297,7 @@ class TextFindings(Findings):
 
 
 class MediaFindings(TextFindings):
-    """Findings in images, videos and audio, with their labels or texts."""
+    """Findings in images, videos and audio, and in their labels or texts."""
 
     called = ""
 
@@ -293,7 +307,7 @@ class MediaFindings(TextFindings):
         return self.scan.media
 
     def texts(self, *, splits: bool) -> None:
-        """Report media that cannot be read, or that lack a text where one is the target."""
+        """Report media that cannot be read, and media without a text if the task needs one."""
         survey, which = self.scan, f"{self.which}{self.unit}"
         unread = (self.facts["marks"] & UNREADABLE > 0).any(1)
         bad = np.flatnonzero(unread)
@@ -323,8 +337,8 @@ class MediaFindings(TextFindings):
 
     @staticmethod
     def _same(one: DatasetScan, other: DatasetScan) -> tuple[UInt64Array, UInt64Array]:
-        """Return the hashes of the media alone: an image seen in training with another caption
-        counts as seen."""
+        """Return the hashes of the media without their texts. An image that occurs in training with
+        another caption is therefore reported, too."""
         return one.key, other.key[other.filled]
 
     def findings(self) -> list[Finding]:
@@ -338,8 +352,8 @@ class MediaFindings(TextFindings):
 
 
 def missing_label_warning(here: Set[str], there: Set[str]) -> list[Finding]:
-    """Return a warning if validation, with the labels `here`, lacks some of the training labels
-    `there`."""
+    """Return a warning if the validation labels `here` lack some of the training labels `there`,
+    otherwise an empty list."""
     lacking = sorted_labels(there - here)
     if not here or not lacking:
         return []
@@ -383,8 +397,8 @@ def check(training: DatasetScan, validation: DatasetScan | None) -> Report:
 
 
 def held_out(training: DatasetScan, validation: DatasetScan | None) -> dict[str, int]:
-    """Count the validation examples of each training label; without validation data, estimate how
-    many the split will set aside (at most a tenth)."""
+    """Return the number of validation examples of each training label. Without validation data,
+    estimate the numbers that will be set aside, at most a tenth of each label."""
     counts = training.labels.counts
     if validation is not None:
         return {name: validation.labels.counts.get(name, 0) for name in counts}
@@ -394,8 +408,8 @@ def held_out(training: DatasetScan, validation: DatasetScan | None) -> dict[str,
 
 
 def duplicates(hashes: NDArray[np.uint64]) -> IntArray:
-    """Return the rows whose hash an earlier row already has. `np.unique` would take twice the
-    memory."""
+    """Return the indices of hashes that also occur earlier in the array. `np.unique` would take
+    twice the memory."""
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     again = order[1:][ordered[1:] == ordered[:-1]]
@@ -404,7 +418,8 @@ def duplicates(hashes: NDArray[np.uint64]) -> IntArray:
 
 
 def conflicts(hashes: NDArray[np.uint64], labels: NDArray[np.int32], rows: IntArray) -> IntArray:
-    """Return the rows whose label differs from that of the first row with the same hash."""
+    """Return those of the examples `rows` whose label differs from the first example with the same
+    hash."""
     _, first, group = np.unique(hashes[rows], return_index=True, return_inverse=True)
     return rows[labels[rows] != labels[rows][first][group]]
 

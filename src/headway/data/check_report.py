@@ -8,12 +8,12 @@ from html import escape
 from typing import Any, Literal
 
 FEW_HELD = 5
-"""A label with fewer validation examples is reported. With five, each example changes the score by
-20 percentage points."""
+"""Minimum number of validation examples of a label; labels with fewer are reported. With five
+examples, each changes the score of the label by 20 percentage points."""
 
 
 def counted(n: int, unit: str, which: str = "") -> str:
-    """Format a count with its unit: `1 pair`, `2 pairs`, `1 validation pair`."""
+    """Return a count with its unit, such as `1 pair`, `2 pairs` or `1 validation pair`."""
     return f"{n:,} {which}{unit.removesuffix('s') if n == 1 else unit}"
 
 
@@ -22,29 +22,40 @@ Level = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class ReportedExample:
-    """An example that a finding quotes."""
+    """Example that is quoted in a finding."""
 
     place: str
-    """File and line."""
+    """File and line of the example."""
 
     source: str
+    """Source of a pair, or the text of an example. For media it is the target, or the reason why
+    the item cannot be read."""
+
     target: str
+    """Target or label; empty if there is none."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One unusual property of the data."""
+    """Unusual property of the data, found by the data check."""
 
     level: Level
+    """Severity: `error` if training is impossible, otherwise `warning` or `note`."""
+
     name: str
     """Machine-readable name, such as `empty` or `swapped`."""
 
     count: int
+    """Number of examples or classes that the finding is about."""
+
     text: str
+    """Message for the user."""
+
     examples: tuple[ReportedExample, ...] = ()
+    """Some of the examples that the finding is about."""
 
     def shown(self) -> list[str]:
-        """Format the examples, one line each."""
+        """Return the quoted examples as text, one line each."""
         return [
             f"    {one.place}: {one.source!r}" + f" | {one.target!r}" * bool(one.target)
             for one in self.examples

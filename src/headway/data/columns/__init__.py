@@ -1,1 +1,2 @@
-"""The kinds of columns: one class per kind, which matches, parses, checks, stores and shows."""
+"""Kinds of columns. Each kind has a class that matches, parses, checks, stores and displays
+values."""

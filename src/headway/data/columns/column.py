@@ -1,8 +1,9 @@
-"""Base class of the kinds of columns, and the table of kinds.
+"""Base class of the kinds of columns, and the registry of kinds.
 
-A column belongs to one task: it has a name there, a setting that names it in files, and a class for
-its kind. The class decides which values fit, reads a cell from any source of data, checks the
-values, and stores them for training. To add a kind, write a class and `register` it.
+A column is something that a task reads, such as its text or its label. It has a name in the task, a
+setting that names it in files, and a class for its kind. The class decides which values fit, parses
+a cell of any data source, checks the values, and stores them for training. To add a kind, write a
+class and `register` it.
 """
 
 from __future__ import annotations
@@ -33,60 +34,60 @@ if TYPE_CHECKING:
     from headway.tokens.word_cache import FlatIds
 
 Value = Any
-"""Parsed value of a cell: a text or a label; a list of words or tags; an image, a video or audio,
-or its number once it is stored; or whatever the class of a registered column returns."""
+"""Parsed value of a cell. It is a text, a label, a list of words or tags, or an image, video or
+audio item; stored media are given by their number. Registered columns may return other types."""
 
 SPLITS = ("train", "valid")
 
 Rows: TypeAlias = "FlatIds | NDArray[Any]"
-"""Encoded rows to store: of different lengths, or one number per row."""
+"""Encoded values to store: sequences of different lengths, or one number per example."""
 
 StoreFacts = dict[str, str]
-"""Description of a stored array in the manifest: its `kind`, its `dtype`, and the type of its
-`lengths` if its rows differ in length."""
+"""Description of a stored array in the manifest: its `kind` and `dtype`, and the dtype of its
+`lengths` if it stores sequences of different lengths."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The first values of a column in a table, without missing and empty ones."""
+    """First values of a table column, without missing and empty ones."""
 
     values: Sequence[object]
     typed: bool = True
-    """Whether the values have types; if not, all are texts."""
+    """Whether values keep their types; False if all values are texts, as in CSV files."""
 
     folder: Path | None = None
-    """Folder of the file, to which paths are relative; None for a table in memory."""
+    """Folder of the file, to which paths in the values are relative; None for a table in memory."""
 
 
 @dataclass(frozen=True)
 class StoreTools:
-    """Tokenizers, label numbers and number formats that columns encode their values with."""
+    """Tokenizers, class indices and number formats with which columns encode their values."""
 
     tokenizers: Mapping[str, Tokenizer]
     """Tokenizers by the names of the columns that hold text."""
 
     labels: Mapping[str, int]
-    """Number of each label or tag by its name."""
+    """Index of each label or tag, by its name."""
 
     lengths: str = "<i4"
-    """Data type of stored lengths."""
+    """NumPy data type of stored lengths."""
 
 
 @dataclass(frozen=True)
 class Column(ABC):
-    """A column that a task reads. Its subclasses are the kinds of columns."""
+    """Column that a task reads. Each kind of column is a subclass."""
 
     kind: ClassVar[str]
-    """Name of the kind, in the task table and in the manifest of prepared data."""
+    """Name of the kind, used by tasks and in the manifest of prepared data."""
 
     is_text: ClassVar[bool] = False
-    """Whether the values are texts that are tokenised."""
+    """Whether the values are texts that are tokenized."""
 
     is_media: ClassVar[bool] = False
     """Whether the values are images, videos or audio."""
 
     noun: ClassVar[str] = ""
-    """Noun with its article for one value in messages, such as `an image`; empty for values that
+    """Noun with its article for one value in messages, such as `an image`. Empty for values that
     are not media."""
 
     is_image: ClassVar[bool] = False
@@ -95,23 +96,24 @@ class Column(ABC):
     """Whether the values are videos."""
 
     item_axes: ClassVar[int | None] = None
-    """Largest number of axes of an array in memory that is a single value; an array with more axes
-    holds several values. None: no limit."""
+    """Maximum number of axes of an array in memory that is one value. An array with more axes holds
+    several values. None: no limit."""
 
     is_label: ClassVar[bool] = False
-    """Whether the values are targets: labels or numbers."""
+    """Whether the values are targets (labels or numbers)."""
 
     is_class: ClassVar[bool] = False
-    """Whether the values are one class or several."""
+    """Whether a value is one class or a set of classes, rather than a number."""
 
     is_counted: ClassVar[bool] = False
-    """Whether the data check counts labels of this column, which `scan` extracts."""
+    """Whether the data check counts the labels that `scan` finds in this column."""
 
     is_several: ClassVar[bool] = False
     """Whether an example may have any number of labels."""
 
     is_field: ClassVar[bool] = False
-    """Whether the column is a field of a document. A row needs at least one of these columns."""
+    """Whether the column is a field of a document. A document needs at least one non-empty
+    field."""
 
     is_words: ClassVar[bool] = False
     """Whether the values are the words of a sentence."""
@@ -120,11 +122,11 @@ class Column(ABC):
     """Whether the column selects a part of a media file instead of having a value."""
 
     is_named_by_need: ClassVar[bool] = True
-    """Whether the stored values have the name of the task's `Need` instead of the name of the
-    kind."""
+    """Whether stored values are named after the task's `Need`; otherwise they are named after the
+    kind of column."""
 
     default: ClassVar[Value | None] = None
-    """Value of an empty row; None if such a row has no value."""
+    """Value of an empty row; None if an empty row has no value for this column."""
 
     name: str
     """Name of the values in the task, such as `text` or `label`."""
@@ -133,14 +135,16 @@ class Column(ABC):
     """Setting in `DataSettings` that names the column in a file; empty if it cannot be renamed."""
 
     aliases: tuple[str, ...] = ()
-    """Other names under which the column is recognised."""
+    """Other names under which the column is recognized."""
 
     optional: bool = False
+    """Whether the column may be missing from the data."""
+
     given_name: str = field(default="", kw_only=True)
-    """Name given by the user or by a run; it is tried before all other names."""
+    """Name given by the user, or stored with a run. It is tried before all other names."""
 
     is_strict: bool = field(default=False, kw_only=True)
-    """Whether only `given_name` is accepted as the name."""
+    """Whether `given_name` is the only accepted name."""
 
     @property
     def accepted_names(self) -> tuple[str, ...]:
@@ -153,32 +157,35 @@ class Column(ABC):
 
     @property
     def python_names(self) -> tuple[str, ...]:
-        """Names of the keyword argument for the column in Python."""
+        """Names of the Python keyword arguments that name the column."""
         return (self.name,)
 
     def with_settings(self, data: DataSettings) -> Self:
-        """Return the column configured by the settings that concern its values, such as
+        """Return the column configured by those settings that affect its values, such as
         separators."""
         return self
 
     @abstractmethod
     def matches(self, sample: Sample) -> str | None:
-        """Return None if sampled values could belong to this kind of column; otherwise the
-        reason."""
+        """Return None if the sampled values can belong to this kind of column, otherwise the reason
+        why not."""
 
     @abstractmethod
     def parse(self, raw: object, where: str) -> Value:
-        """Convert one cell, from a file, a table in memory or an input for prediction. A missing
-        value becomes an empty one; a wrong value raises a `DataError` that begins with `where`."""
+        """Convert a cell of a file, a table in memory or an input for prediction.
+
+        A missing value becomes an empty value. An invalid value raises a `DataError` that begins
+        with `where`.
+        """
 
     def is_plain(self, value: object) -> bool:
-        """Whether parsing would leave a value unchanged. This is a fast test that may return False
-        for such a value."""
+        """Whether `parse` would return the value unchanged. This quick test may return False for
+        values that are parsed unchanged, but never the opposite."""
         return False
 
     def to_json(self, raw: object, where: str) -> object:
-        """Convert a cell of a table in memory to the JSON value that `parse` reads from the written
-        file."""
+        """Convert a cell of a table in memory to a JSON value. The table is written to a file, from
+        which `parse` reads the value."""
         if isinstance(raw, np.ndarray):
             raw = raw.tolist()
         if isinstance(raw, list | tuple):
@@ -186,11 +193,12 @@ class Column(ABC):
         return scalar_json(raw, where)
 
     def could_hold(self, value: object) -> bool:
-        """Whether a column that has an accepted name can be this one, judged by its first value."""
+        """Whether a table column with an accepted name can be this column, given its first
+        value."""
         return True
 
     def show(self, value: Value) -> str:
-        """Describe a cell in the table of columns."""
+        """Return a short text that represents a value in the summary of columns."""
         if isinstance(value, list):
             return f"{clipped(' '.join(map(str, value)))}   {len(value):,} words"
         return clipped(value) if isinstance(value, str) else shown_value(value)
@@ -198,37 +206,39 @@ class Column(ABC):
     # -- data check
 
     def scan(self, value: Value) -> Sequence[str]:
-        """Return the labels in a value, which the data check counts. Columns without labels return
-        none."""
+        """Return the labels in a value, which the data check counts. Empty for columns without
+        labels."""
         return ()
 
     def findings(self, scan: DatasetScan, report: Findings) -> None:  # noqa: B027 (optional)
-        """Report what is unusual about the values of a split."""
+        """Add findings about unusual values of a split to the report."""
 
     def hint(self, scan: DatasetScan) -> str:
-        """Return a hint that another kind of column fits the values better; empty if none does."""
+        """Return a hint that another kind of column fits the values better; empty if there is
+        none."""
         return ""
 
     # -- prepared data
 
     def stores(self, tools: StoreTools) -> dict[str, StoreFacts]:
-        """Return the arrays that the values are stored in, by name."""
+        """Return descriptions of the arrays that store the values, by array name."""
         return {}
 
     def encode(
         self, values: Sequence[Value], places: Sequence[str], tools: StoreTools
     ) -> dict[str, Rows]:
-        """Return the rows to store for each of `stores`, except tokens, which `tokenize` makes."""
+        """Return the encoded values for each array of `stores`, except for token arrays, which
+        `tokenize` returns."""
         return {}
 
     def writer(self, files: GrowingFiles, tools: StoreTools) -> ColumnWriter:
-        """Return a writer that appends rows to the files of the column. Files of an interrupted
+        """Return a writer that appends values to the files of the column. Files of an interrupted
         attempt are continued."""
         return ColumnWriter(self, files, tools)
 
     @classmethod
     def open(cls, folder: Path, split: str, facts: Mapping[str, Any]) -> Any:
-        """Open a stored array of a split. `facts` describes it as in the manifest, plus its `name`
+        """Open a stored array of a split. `facts`: its description in the manifest, plus its `name`
         and, for media, their `form`."""
         from headway.data.token_store import TokenStore
 
@@ -238,12 +248,12 @@ class Column(ABC):
 
     @staticmethod
     def stored(folder: Path, split: str, facts: Mapping[str, Any]) -> NDArray[Any]:
-        """Return the numbers of a split as they are stored, one per example."""
+        """Return the stored numbers of a split, one per example."""
         return np.fromfile(_path(folder, split, facts), facts["dtype"])
 
     @classmethod
     def hashes(cls, folder: Path, split: str, facts: Mapping[str, Any]) -> NDArray[Any] | None:
-        """Return a hash of the content of each example, if the column has one."""
+        """Return a content hash of each example; None if the kind of column has no hashes."""
         return None
 
     @classmethod
@@ -253,18 +263,18 @@ class Column(ABC):
 
 
 class TokenColumn(Column):
-    """A column whose values are stored as tokens."""
+    """Column whose values are stored as tokens."""
 
     @abstractmethod
     def tokenize(
         self, values: Sequence[Any], continues: NDArray[np.bool_], tokenizer: Tokenizer
     ) -> dict[str, FlatIds]:
-        """Return the tokens to store. A value that `continues` the one before is encoded as its
-        continuation, without a space in front."""
+        """Return the tokens of the values, by array name. `continues`: whether each value continues
+        the previous one, so that no space is inserted before it."""
 
 
 class ColumnWriter:
-    """Appends rows to the files of one column, for both splits."""
+    """Appends values to the files of one column, for training and validation data."""
 
     def __init__(self, column: Column, files: GrowingFiles, tools: StoreTools) -> None:
         self.column, self.files, self.tools = column, files, tools
@@ -275,7 +285,7 @@ class ColumnWriter:
                     files.start(file)
 
     def encode(self, examples: Sequence[Example]) -> dict[str, Rows]:
-        """Return the rows of examples for each stored array, except for tokens."""
+        """Return the encoded values of examples for each stored array, except for token arrays."""
         name = self.column.name
         values = [one.values.get(name, "") for one in examples]
         return self.column.encode(values, [one.place for one in examples], self.tools)
@@ -283,8 +293,8 @@ class ColumnWriter:
     def append(
         self, split: str, rows: Mapping[str, Rows], lengths: NDArray[np.int64] | None = None
     ) -> None:
-        """Append rows to a split. `lengths`: the lengths of rows that were joined from several
-        pieces."""
+        """Append encoded values to a split. `lengths`: lengths of the sequences, if several entries
+        of `rows` form one sequence; by default, each entry is a sequence."""
         for name, facts in self.stores.items():
             found = rows[name]
             files = stored_files(split, name, facts)
@@ -302,7 +312,8 @@ def _path(folder: Path, split: str, facts: Mapping[str, Any]) -> Path:
 
 
 def stored_files(split: str, name: str, facts: StoreFacts) -> list[str]:
-    """Return the names of the files of a stored array: values and lengths, or values alone."""
+    """Return the names of the files of a stored array. An array of sequences has two files, for
+    values and for lengths; other arrays have one."""
     from headway.data.token_store import lengths_file, side, tokens_file
 
     path = side(Path(split), name)
@@ -327,12 +338,12 @@ KINDS: dict[str, str | type[Column]] = {
     "audio": "media.AudioColumn",
     "region": "media.RegionColumn",
 }
-"""Column classes by kind, which is named in a `Need` and in the manifest. Classes of this package
-are given by their path and imported on first use."""
+"""Column classes by kind. Tasks and manifests name the kind. Classes of this package are given by
+their module and name, and are imported on first use."""
 
 
 def register(column: type[Column]) -> None:
-    """Add a kind of column of another package. A `Need` of a task can then name it."""
+    """Register a kind of column, for example from another package, so that tasks can use it."""
     known = KINDS.get(column.kind, column)
     if known is not column:
         raise DataError(
@@ -355,11 +366,12 @@ def parse_field(raw: object, name: str, where: str) -> str:
     return str(class_of("field")(name).parse(raw, f"{where}: the field {name!r}"))
 
 
-# -- conversion of values, whatever their kind
+# -- conversion of values of any kind
 
 
 def to_python(value: object) -> object:
-    """Convert numbers and arrays of other packages to Python types."""
+    """Return a NumPy scalar, array of texts or tuple of texts as a Python value; other values are
+    returned unchanged."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "OU":
@@ -372,8 +384,8 @@ def all_texts(values: Sequence[object]) -> bool:
 
 
 def value_text(value: Any, where: str) -> str:
-    """Convert a label or a short field to text: numbers and booleans as in JSON, lists of texts
-    joined with commas, a missing value as an empty text."""
+    """Return a label or a short field as text. Numbers and booleans are written as in JSON, lists
+    of texts are joined with commas, and a missing value becomes an empty text."""
     if is_missing(value):
         return ""
     if isinstance(value, str):
@@ -406,7 +418,7 @@ def check_unicode(text: str, where: str) -> str:
 
 
 def json_text(value: object) -> str:
-    """Return the beginning of a value as JSON, for messages."""
+    """Return the first characters of a value in JSON notation, for messages."""
     try:
         return json.dumps(value)[:40]
     except (TypeError, ValueError):
@@ -418,13 +430,13 @@ CLIPPED = 48
 
 
 def clipped(text: str) -> str:
-    """Return a text in quotes on one line, cut after `CLIPPED` characters."""
+    """Return a text in quotes on one line, shortened to about `CLIPPED` characters."""
     line = " ".join(text.split())
     return f'"{line}"' if len(line) <= CLIPPED else f'"{line[: CLIPPED - 1]}…"'
 
 
 def name_media(values: Sequence[object]) -> bool:
-    """Whether all values are names of audio files, or all of images or videos."""
+    """Whether all values are names of audio files, or all are names of images or videos."""
     names = [value for value in values if isinstance(value, str)]
     if len(names) < len(values):
         return False

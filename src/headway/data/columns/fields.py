@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FieldColumn(TextColumn):
-    """One of the fields of a document (`data.fields`). A document may lack some of them."""
+    """Field of a document, one of those listed in `data.fields`. A document may lack some
+    fields."""
 
     kind: ClassVar[str] = "field"
     is_field: ClassVar[bool] = True
@@ -31,8 +32,8 @@ class FieldColumn(TextColumn):
         return False
 
     def findings(self, scan: DatasetScan, report: Findings) -> None:
-        """Report the fields that no document has. The first field's column reports for all of
-        them."""
+        """Report the fields that no document has. Only the column of the first field reports, for
+        all of them."""
         fields = scan.source.schema.text_names
         if report.which or self.name != fields[0] or len(fields) == 1 or not len(scan):
             return

@@ -1,4 +1,4 @@
-"""Columns of targets that are one label, several labels, or a number per example."""
+"""Columns of targets: one label, several labels, or a number per example."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
     from headway.tokens.word_cache import FlatIds
 
 UNLIKE = 20
-"""Number of sampled rows from which a column with only distinct values is not accepted as the
-label: it probably contains ids or texts."""
+"""Number of sampled rows from which a column with only distinct values is rejected as the label,
+because it probably contains ids or texts."""
 
 MANY_NUMBERS = 10
-"""Number of distinct numeric labels above which the check suggests a regression: few distinct
+"""Number of distinct numeric labels above which the check suggests a regression. Fewer distinct
 numbers are usually ratings or class numbers."""
 
 SEPARATORS = (";", "|", ",")
 
 MISSING = frozenset({"nan", "n/a", "#n/a", "<na>", "null"})
 """Lower-case texts that programs write for missing values. Some are also class names, such as the
-language code `nan`, so rows with them are kept."""
+language code `nan`, so rows with these texts are kept."""
 
 
 @dataclass(frozen=True)
 class LabelColumn(Column):
-    """One label per example."""
+    """Column with one label per example."""
 
     kind: ClassVar[str] = "label"
     is_label: ClassVar[bool] = True
@@ -98,8 +98,8 @@ class LabelColumn(Column):
             report.add("warning", "label-form", 1, hint)
 
     def hint(self, scan: DatasetScan) -> str:
-        """Return a hint if the labels look like numbers, like several labels in one cell, or like
-        missing values. It is empty if they look like classes, or if the task supports only single
+        """Return a hint if the labels look like numbers, several labels in one cell, or missing
+        values. It is empty if they look like classes, or if the task supports only single
         labels."""
         settings, names = scan.source.settings, list(scan.labels.counts)
         own = getattr(settings, settings.task, None)
@@ -151,7 +151,7 @@ class LabelColumn(Column):
 
 @dataclass(frozen=True)
 class MultiLabelColumn(Column):
-    """Any number of labels per example: a list, or a cell with a separator."""
+    """Column with any number of labels per example, as a list or in one cell with separators."""
 
     kind: ClassVar[str] = "labels"
     is_label: ClassVar[bool] = True
@@ -202,8 +202,8 @@ class MultiLabelColumn(Column):
 
 @dataclass(frozen=True)
 class NumberColumn(Column):
-    """A number per example, the target of a regression. `parse` returns it as text, in JSON
-    notation."""
+    """Column with a number per example, the target of a regression. `parse` returns the number as
+    text, in JSON notation."""
 
     kind: ClassVar[str] = "number"
     is_label: ClassVar[bool] = True
@@ -234,7 +234,7 @@ class NumberColumn(Column):
 
 
 def add_classes(scan: DatasetScan, report: Findings, what: str = "label", least: int = 2) -> None:
-    """Report too few, too many or rare classes of the training data."""
+    """Report unusual class counts of the training data: too few classes, too many, or rare ones."""
     if report.which:
         return
     source = scan.source
@@ -252,7 +252,8 @@ def add_classes(scan: DatasetScan, report: Findings, what: str = "label", least:
 
 
 def number_of(label: str, place: str, labels: Mapping[str, int], what: str = "label") -> int:
-    """Return the number of a label; an unknown one raises an error with its place."""
+    """Return the index of a label. An unknown label raises a `DataError` that begins with
+    `place`."""
     if label not in labels:
         raise DataError(
             f"{place}: unknown {what} {label!r}. Known {what}s: {listed(list(labels))}."
@@ -266,7 +267,7 @@ def numbers_of(
     labels: Mapping[str, int],
     what: str = "label",
 ) -> FlatIds:
-    """Return the numbers of several labels or tags per example."""
+    """Return the indices of the labels or tags of each example."""
     from headway.tokens.word_cache import FlatIds
 
     return FlatIds.of(

@@ -44,38 +44,39 @@ if TYPE_CHECKING:
 
 
 SMALL = 4
-"""An image is reported as small if training enlarges it by more than this factor: beyond it, few of
-its details are real."""
+"""Enlargement factor above which an image is reported as small. An image enlarged four times has at
+most one real pixel per 16 pixels."""
 
 NARROW = 2.0
-"""An image is reported as narrow if cropping to the aspect ratio of the model keeps less than
-1 / `NARROW` of it."""
+"""An image is reported as narrow if cropping it to the aspect ratio of the model keeps less than 1
+/ `NARROW` of its area."""
 
 SHORT_S, LONG_S = 0.1, 30.0
-"""Range of usual durations in seconds; audio outside it is reported. A spoken word takes longer
-than 0.1 s, and Whisper's window ends at 30 s."""
+"""Usual durations of audio in seconds, shortest and longest; other durations are reported. A spoken
+word takes longer than 0.1 s, and Whisper's window ends at 30 s."""
 
 
 class HeldMedia(NamedTuple):
-    """An image, a video or audio in memory."""
+    """Image, video or audio item in memory."""
 
     content: bytes | NDArray[Any]
-    """The bytes of a file, pixels, or samples."""
+    """Contents of a media file as bytes, or an array of pixels or samples."""
 
     rate: int | None = None
-    """Sampling rate of samples."""
+    """Sampling rate of the samples in Hz; None if it is unknown or the content is not audio
+    samples."""
 
 
 @dataclass(frozen=True)
 class MediaColumn(Column):
-    """An image, a video or a recording per example."""
+    """Column with an image, a video or an audio item per example."""
 
     is_media: ClassVar[bool] = True
     is_named_by_need: ClassVar[bool] = False
     modality: ClassVar[MediaType]
 
     format: ItemFormat | None = field(default=None, kw_only=True)
-    """Size and sampling to which the media are converted; None if they are only listed."""
+    """Size or sampling rate to which the media are converted; None if they are only listed."""
 
     @property
     def option(self) -> str:
@@ -106,14 +107,15 @@ class MediaColumn(Column):
         return None
 
     def names_files(self, values: Sequence[object]) -> bool:
-        """Whether there are values, and all name files of this kind by their endings."""
+        """Whether all values are names of files of this modality, by their extensions. False
+        without values."""
         return bool(values) and all(
             isinstance(value, str) and is_media_file(value) and self.could_hold(value)
             for value in values
         )
 
     def parse(self, raw: object, where: str) -> Value:
-        """Return a reference to a file, or what is in memory instead."""
+        """Return a reference to a media file, or the media itself if it is in memory."""
         if isinstance(raw, MediaRef):
             return raw
         if isinstance(raw, PathLike):
@@ -137,17 +139,17 @@ class MediaColumn(Column):
 
     @abstractmethod
     def held(self, raw: object, where: str) -> HeldMedia:
-        """Return pixels or samples in memory."""
+        """Return the pixels or samples of a value in memory."""
 
     def is_plain(self, value: object) -> bool:
         return type(value) is MediaRef
 
     flat: ClassVar[str]
-    """Message of the check for items without content, such as images of one colour or silence."""
+    """Message about items without content, such as images of one colour or silence."""
 
     def findings(self, scan: DatasetScan, report: Findings) -> None:
-        """Report the sizes of all media and the items without content. The column of the first
-        media reports for all columns."""
+        """Report the sizes of all media, and the items without content. Only the first media column
+        reports, for all of them."""
         schema, facts = scan.source.schema, scan.media
         if facts is None or self.name != schema.media_names[0]:
             return
@@ -161,7 +163,7 @@ class MediaColumn(Column):
     def size_findings(
         self, facts: MediaRecords, good: NDArray[np.bool_], form: ItemFormat, report: Findings
     ) -> dict[str, float]:
-        """Report unusual sizes of the readable (`good`) items, and return the statistics for the
+        """Report unusual sizes of the readable (`good`) items. Return the size statistics for the
         report."""
 
     def stores(self, tools: StoreTools) -> dict[str, StoreFacts]:
@@ -174,7 +176,7 @@ class MediaColumn(Column):
 
     @classmethod
     def open(cls, folder: Path, split: str, facts: Mapping[str, Any]) -> Any:
-        """Open the items of a split; their contents are stored once for both."""
+        """Open the items of a split. The contents of both splits are in the same file."""
         return cls.items(folder, facts["form"]).rows(cls.stored(folder, split, facts))
 
     @classmethod
@@ -184,19 +186,19 @@ class MediaColumn(Column):
     @classmethod
     @abstractmethod
     def items(cls, folder: Path, form: ItemFormat) -> ImageStore | AudioStore:
-        """Open all items in the folder."""
+        """Open all items that are stored in the folder."""
 
 
 @dataclass(frozen=True)
 class VisualColumn(MediaColumn):
-    """An image or a video per example."""
+    """Column with an image or a video per example."""
 
     flat: ClassVar[str] = "every pixel has the same colour."
 
     def size_findings(
         self, facts: MediaRecords, good: NDArray[np.bool_], form: ItemFormat, report: Findings
     ) -> dict[str, float]:
-        """Report the sizes, and which images are small or narrow."""
+        """Report the range of sizes, and the images that are small or narrow."""
         assert form.size is not None
         size = form.size
         height, width = facts["height"].astype(np.int64), facts["width"].astype(np.int64)
@@ -219,7 +221,7 @@ class VisualColumn(MediaColumn):
 
     @classmethod
     def items(cls, folder: Path, form: ItemFormat) -> ImageStore | AudioStore:
-        """Open all images or videos in the folder."""
+        """Open all images or videos that are stored in the folder."""
         assert form.size is not None
         shape = (form.frames, form.channels, *form.size)
         return ImageStore.open(folder / VALUES, shape)
@@ -260,7 +262,7 @@ class AudioColumn(MediaColumn):
     def size_findings(
         self, facts: MediaRecords, good: NDArray[np.bool_], form: ItemFormat, report: Findings
     ) -> dict[str, float]:
-        """Report how long the recordings are, and which are short or long."""
+        """Report the range of durations, and the recordings that are short or long."""
         seconds = facts["height"].astype(np.int64) / form.rate
         found = seconds[good]
         text = (
@@ -285,14 +287,14 @@ class AudioColumn(MediaColumn):
 
     @classmethod
     def items(cls, folder: Path, form: ItemFormat) -> ImageStore | AudioStore:
-        """Open all recordings in the folder."""
+        """Open all recordings that are stored in the folder."""
         lengths = readable_records(folder)["height"].astype(np.int64)
         return AudioStore.open(folder / VALUES, lengths, form.rate)
 
 
 @dataclass(frozen=True)
 class RegionColumn(Column):
-    """A column that selects a part of a media file: a box, a time span or an item of a stack; or
+    """Column that selects a part of a media file (a box, a time span or an item of a stack), or
     that gives its sampling rate."""
 
     kind: ClassVar[str] = "region"
@@ -302,7 +304,7 @@ class RegionColumn(Column):
         return "parts of files are found by their names alone"
 
     def parse(self, raw: object, where: str) -> Value:
-        """Return the value, or None for an empty cell."""
+        """Return the converted value, or None for an empty cell."""
         raw = raw.tolist() if isinstance(raw, np.ndarray) else to_python(raw)
         if is_missing(raw) or raw == "":
             return None
@@ -313,7 +315,7 @@ class RegionColumn(Column):
 
 
 def _ends(*values: NDArray[np.int64]) -> Iterable[tuple[int, ...]]:
-    """Yield the indices of the lowest value of the first array and of the highest value of the
+    """Yield two indices: of the lowest value of the first array, and of the highest value of the
     second."""
     least, most = values
     for flat in (least.argmin(), most.argmax()):
@@ -360,4 +362,5 @@ REGIONS: dict[str, Callable[[Any, str], Any]] = {
     "index": _whole,
     "rate": _whole,
 }
-"""Columns of a manifest that select a part of a file, each with its converter."""
+"""Converters for the columns of a media list that select a part of a file or give its sampling
+rate."""

@@ -1,4 +1,4 @@
-"""Columns of tagged sentences: words, and one tag per word."""
+"""Columns of tagged sentences: their words, and one tag per word."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from headway.tokens.word_cache import FlatIds
 
 TEXT = "text"
-"""Name under which the tokens of tagged words are stored."""
+"""Name of the array that stores the tokens of the words."""
 
 
 @dataclass(frozen=True)
 class ListColumn(Column):
-    """A list of texts per example."""
+    """Column with a list of texts per example."""
 
     default: ClassVar[Value] = ()
 
@@ -58,8 +58,8 @@ class ListColumn(Column):
 
 @dataclass(frozen=True)
 class WordsColumn(ListColumn, TokenColumn):
-    """The words of a sentence. Their tokens are stored as the text of the example, with the number
-    of tokens of each word, and the letter case of each word if tokens have no case."""
+    """Column with the words of a sentence. It stores the tokens of the words, the number of tokens
+    of each word, and, if the tokenizer ignores case, the letter case of each word."""
 
     kind: ClassVar[str] = "words"
     is_words: ClassVar[bool] = True
@@ -91,7 +91,7 @@ class WordsColumn(ListColumn, TokenColumn):
 
 @dataclass(frozen=True)
 class TagsColumn(ListColumn):
-    """One tag per word."""
+    """Column with one tag per word."""
 
     kind: ClassVar[str] = "tags"
     is_counted: ClassVar[bool] = True

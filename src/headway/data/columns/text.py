@@ -1,4 +1,4 @@
-"""Columns of texts, which are tokenised."""
+"""Columns of texts that are tokenized."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextColumn(TokenColumn):
-    """A text per example."""
+    """Column with a text per example."""
 
     kind: ClassVar[str] = "text"
     is_text: ClassVar[bool] = True
@@ -81,7 +81,8 @@ class TextColumn(TokenColumn):
 
 @dataclass(frozen=True)
 class CaptionColumn(TextColumn):
-    """One or several texts per image, video or recording. Each text makes an example of its own."""
+    """Column with one or several texts per image, video or recording. Each text becomes a separate
+    example."""
 
     def matches(self, sample: Sample) -> str | None:
         if all(isinstance(value, list) and all_texts(value) for value in sample.values):
