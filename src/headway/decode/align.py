@@ -16,8 +16,8 @@ from headway.tokens.tokenizer import SPACE_MARK, Tokenizer
 AlignmentLink = tuple[int, int]
 
 AttentionFunction = Callable[[Sequence[Any], Sequence[Sequence[int]], int], list[Tensor]]
-"""Type of functions that compute cross-attention like `cross_attention`, for one model: from
-sources, targets and the token that targets begin with."""
+"""Type of functions that compute the cross-attention of one model, as `cross_attention` does.
+Arguments: sources, targets and the begin token of targets."""
 
 
 def cross_attention(
@@ -27,9 +27,12 @@ def cross_attention(
     bos: int,
     layer: int | None = None,
 ) -> list[Tensor]:
-    """Cross-attention of each pair: one row per target token and one for the end (T + 1), one
-    column per source position (S). It is averaged over the heads of one decoder layer, by default
-    the one that aligns best."""
+    """Return the cross-attention of each pair (T + 1, S): T target tokens and the end token, by S
+    source positions.
+
+    The attention is averaged over the heads of one decoder layer. `layer`: index of this layer;
+    None: the layer whose attention aligns words best.
+    """
     layer = alignment_layer(model) if layer is None else layer
     found, _ = read_targets(model, sources, [[bos, *target] for target in targets], layer)
     return [weights_HTS.mean(0) for weights_HTS in found]
@@ -39,9 +42,11 @@ def cross_attention(
 def read_targets(
     model: Seq2Seq, sources: Sequence[Any], inputs: Sequence[Sequence[int]], layer: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Run the decoder on known targets. Returns, for each source, the cross-attention of each head
-    of a layer (H T S) and the logits of the first token (V). `inputs` are the tokens that the
-    decoder reads."""
+    """Run the decoder on known targets.
+
+    Returns the cross-attention of each head of a layer (H T S), and the logits of the first token
+    (V), for each source. `inputs`: tokens that the decoder reads, including the begin token.
+    """
     device = next(model.parameters()).device
     name = cross_attention_tap(model, layer)
     with record(model, name) as seen:
@@ -52,9 +57,10 @@ def read_targets(
 
 
 def word_numbers(pieces: Sequence[str], unknown: str | None = None) -> list[int]:
-    """The index of the word that each piece belongs to. Words are separated by spaces.
+    """Return the index of the word that contains each token. Words are separated by spaces.
 
-    A piece of spaces alone belongs to the word before it. An unknown piece is a word of its own.
+    A token that consists only of spaces belongs to the word before it. An unknown token is a word
+    of its own.
     """
     numbers, number, in_word = [], -1, False
     for piece in pieces:
@@ -70,8 +76,10 @@ def word_numbers(pieces: Sequence[str], unknown: str | None = None) -> list[int]
 
 
 def source_words(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
-    """Index of the word of `text` that each of its tokens belongs to. Each word is tokenized alone
-    to count its tokens, which also works for unknown tokens."""
+    """Return the index of the word of `text` that contains each of its tokens.
+
+    Each word is tokenized alone to count its tokens, which works even if they are unknown.
+    """
     sizes = [len(word) for word in tokenizer.encode_batch(text.split())]
     for gap in (0, 1):  # the space is part of a word's first token, or has a token of its own
         numbers = [n for n, size in enumerate(sizes) for _ in range(size + gap)]
@@ -84,10 +92,8 @@ def source_words(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> list[in
 def align_words(
     attention_TS: Tensor, source_words: Sequence[int], target_words: Sequence[int]
 ) -> list[AlignmentLink]:
-    """Pairs (source, target): for every target word, the source word that it attends to most.
-
-    Rows and columns without a word (the end tokens) are left out.
-    """
+    """Return pairs of word indices (source, target): each target word with the source word that it
+    attends to most. Tokens that belong to no word, such as the end token, are ignored."""
     if not source_words or not target_words:
         return []
     attention_TS = attention_TS[: len(target_words), : len(source_words)]

@@ -1,5 +1,5 @@
-"""Group input lines into windows: long enough to sort lines by length, short enough for quick
-answers."""
+"""Group input lines into windows for batching. A window is long enough to sort its lines by length,
+and short enough for quick answers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import TypeVar
 from headway.settings.listed import ensure_list
 
 FIRST_WINDOW, LAST_WINDOW = 128, 2048
-"""First and largest window size in lines. Windows double, so that the first results come early."""
+"""First and largest window size, in lines. Window sizes double, so that the first results come
+early."""
 
 GRACE = 0.02
-"""Seconds to wait for one more line when others are already waiting."""
+"""Maximum wait in seconds for one more line when other lines are already waiting."""
 
 T = TypeVar("T")
 
@@ -22,10 +23,11 @@ T = TypeVar("T")
 def windows(
     lines: Iterable[T], first: int = FIRST_WINDOW, most: int = LAST_WINDOW, *, live: bool = False
 ) -> Iterator[list[T]]:
-    """Group lines into windows of `first` to `most` lines.
+    """Yield windows of `first` lines, doubling up to `most`. If reading fails, the error is raised
+    after the lines read before it.
 
-    A read error is raised after the lines before it. `live`: yield a window as soon as no more
-    input is available, because a person may be waiting."""
+    `live`: yield a window as soon as no more input is available, because a person may be waiting.
+    """
     if live:
         yield from _live_windows(lines)
         return
@@ -49,7 +51,8 @@ def windows(
 
 
 def _live_windows(lines: Iterable[T]) -> Iterator[list[T]]:
-    """Windows of lines that a thread reads. The thread is abandoned if the consumer stops early."""
+    """Yield windows of lines that a background thread reads. The thread is abandoned if the
+    consumer stops early."""
     waiting: queue.Queue[list[T] | BaseException | None] = queue.Queue(2 * LAST_WINDOW)
 
     def read() -> None:
@@ -82,8 +85,8 @@ def _live_windows(lines: Iterable[T]) -> Iterator[list[T]]:
 
 
 def prefetch_one(items: Iterable[T]) -> Iterator[T]:
-    """Yield each item after the next one was produced. An error is raised after the items before
-    it."""
+    """Yield each item after the next one was fetched. If fetching fails, the error is raised after
+    the items fetched before it."""
     held: list[T] = []
     source, failure = iter(items), None
     while True:
@@ -102,8 +105,11 @@ def prefetch_one(items: Iterable[T]) -> Iterator[T]:
 
 
 def batches(lengths: Sequence[int], room: int) -> Iterator[list[int]]:
-    """Group indices by similar length, longest first. The longest length of a group times its size
-    is at most `room`, except for a single item."""
+    """Group indices of items by similar length, longest first.
+
+    The number of items in a group times its largest length is at most `room`. An item longer than
+    `room` is a group of its own.
+    """
     group: list[int] = []
     for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
         if group and lengths[group[0]] * (len(group) + 1) > room:

@@ -23,15 +23,15 @@ Prompt = str | Sequence[int]
 """Text, or token ids that include the begin token."""
 
 MIN_SHARED_TOKENS = 16
-"""Least length in tokens of a common prompt prefix that is computed only once; shorter ones save
-too little."""
+"""Minimum length in tokens of a shared prompt prefix that is computed only once. Shorter prefixes
+save too little."""
 
 USUAL = 128
-"""Assumed number of new tokens per prompt, by which prompts are grouped into batches."""
+"""Assumed number of new tokens per prompt when prompts are grouped into batches."""
 
 
 class Completer:
-    """Continues prompts in batches of similar length; results have the order of the input."""
+    """Continues prompts in batches of similar length. Results are in input order."""
 
     def __init__(
         self,
@@ -46,17 +46,18 @@ class Completer:
         engine: Engine | None = None,
         search_cache: SearchCache | None = None,
     ) -> None:
-        """Several models form an ensemble. `context`: their maximum number of tokens, if limited.
+        """Create a completer. Several models form an ensemble.
 
-        `draft` proposes tokens (speculative decoding): faster, with the same output distribution.
-        An `engine` generates without our models; `detail` is passed on to it.
-        `search_cache`: cache of searches of these models, shared with other completers.
+        `context`: maximum number of tokens that the models read; None: no limit. `draft`: model
+        that proposes tokens (speculative decoding), which is faster and leaves the output
+        distribution unchanged. `engine`: runtime that replaces `models`. `detail`: passed to the
+        engine. `search_cache`: cache of searches of these models, shared with other completers.
         """
         self.models, self.tokenizer, self.settings = models, tokenizer, settings
         self.summary = WritingSummary()
         self.asked = 0
-        """Number of prompts so far. Random draws depend on it and on the seed, so that they do not
-        depend on the batch."""
+        """Number of prompts so far. Random draws depend on this number and the seed, so that they
+        do not depend on the batch."""
 
         if "" in settings.stop:
             raise ConfigError(
@@ -91,10 +92,11 @@ class Completer:
     ) -> Iterator[GenerationResult]:
         """Yield one completion per prompt, in order. An empty prompt starts a new text.
 
-        `on_token` receives the text of an output as it becomes certain; prompts are then processed
-        one by one. `shared`: a prefix of all prompts, computed once (it is detected in a batch).
-        `end`: the token that ends an output, instead of the end of text. `live`: do not wait for
-        more prompts to fill a batch. `on_progress` is called after every batch of a window.
+        `on_token`: called with new text of an output once it is final; prompts are then processed
+        one by one. `shared`: prefix of all prompts that is computed once; if it is not given, it is
+        detected for each batch. `end`: token that ends an output, instead of the end-of-text token.
+        `live`: do not wait for more prompts to fill a batch. `on_progress`: called after each batch
+        of a window.
         """
         common = self.ids(shared) if shared else None
         with packing(self.models):
@@ -108,7 +110,7 @@ class Completer:
                     start = time.perf_counter()
 
     def ids(self, prompt: Prompt) -> list[int]:
-        """The tokens of a prompt, with the begin token."""
+        """Return the tokens of a prompt, including the begin token."""
         if not isinstance(prompt, str):
             return list(prompt)
         return self.tokenizer.as_prompt(self.tokenizer.encode(prompt) if prompt else [])
@@ -122,7 +124,7 @@ class Completer:
         end: int | None,
         on_progress: OnProgress,
     ) -> Iterator[GenerationResult]:
-        """Yield completions in order, each as soon as it and all before it are done."""
+        """Yield completions in order. Each is yielded as soon as it and all before it are done."""
         ids = [self.ids(prompt) for prompt in prompts]
         self._check(prompts, ids, first)
         end = self.tokenizer.eos if end is None else end
@@ -185,8 +187,8 @@ class Completer:
         return self.searchers[end]
 
     def _shared(self, ids: Sequence[list[int]], common: list[int] | None) -> SharedPrefix | None:
-        """Computed prefix that all prompts share; that of the previous batch is reused if it
-        fits."""
+        """Return the computed prefix that all prompts share. The prefix of the previous batch is
+        reused if it is the same."""
         if self.engine is not None:
             return None
         known = self.prefix
@@ -207,7 +209,7 @@ class Completer:
 
 
 def shared_length(texts: Sequence[list[int]]) -> int:
-    """The length of the common prefix of token lists."""
+    """Return the length of the longest common prefix of token lists."""
     least, most = (
         min(texts),
         max(texts),

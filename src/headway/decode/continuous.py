@@ -1,8 +1,9 @@
-"""Continuous batching: prompts join between two steps and leave as soon as they are done.
+"""Continuous batching: prompts join between two decoding steps, and outputs leave as soon as they
+are done.
 
-Every step adds a token to each text, however long the others are. The texts of one model share one
-cache, one row each. An output depends on its own prompt, settings and seed only, never on the other
-rows.
+Each step adds one token to every text, however long the other texts are. All texts of a model share
+one cache, in which each text has one row. An output depends only on its own prompt, settings and
+seed, never on other rows.
 """
 
 from __future__ import annotations
@@ -42,66 +43,68 @@ from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
 MOST_ROWS = 64
-"""Largest number of texts that are generated together; more would slow down every step."""
+"""Maximum number of texts that are generated together. More texts would slow down every step."""
 
 READ_AT_ONCE = {"cpu": 512, "cuda": 4096}
-"""Prompt tokens processed between two steps, while all running texts wait. On two cores, 512 take
-about a second with a model of GPT-2's size."""
+"""Maximum number of prompt tokens that are processed between two steps, while all running texts
+wait. On two cores, 512 tokens take about a second with a model of GPT-2's size."""
 
 SPARED = 4
-"""Divisor for reserved rows: one of this many rows is free for callers that have none yet."""
+"""Fraction of the cache rows, as a divisor, that stays free for callers without a running text."""
 
 FIRST_ROOM = 64
-"""Initial cache room, in tokens per text; it doubles when it is full."""
+"""Initial cache capacity in tokens per text. The capacity doubles when it is exhausted."""
 
 
 @dataclass(eq=False)
 class BatchMember:
-    """One prompt with the outputs that are generated for it."""
+    """Prompt in a continuous batch, with the outputs that are generated for it."""
 
     prompt: list[int]
     settings: DecodeSettings
     job: Job
     assembler: OutputAssembler
     numbers: Sequence[int] = (0,)
-    """Keys of the member's random draws, besides the seed."""
+    """Keys that, together with the seed, determine the random draws for this prompt."""
 
     on_piece: OnOutputPiece | None = None
     top: int = 0
-    """Number of most likely tokens to record at each step."""
+    """Number of most likely tokens to record at each step; 0: none."""
 
     tokens: list[list[int]] = field(default_factory=list)
     log_probs: list[list[float]] = field(default_factory=list)
     top_log_probs: list[list[list[tuple[int, float]]]] = field(default_factory=list)
-    """Most likely tokens with their log-probabilities, for each output and step."""
+    """Most likely tokens (id, log-probability), for each output and step."""
 
     scores_prompt: bool = False
-    """Whether to record the log-probabilities of the prompt's own tokens."""
+    """Whether to record the log-probabilities of the tokens of the prompt."""
 
     generates: bool = True
-    """Whether to generate text. If not, the member is done when its prompt is processed."""
+    """Whether to generate text. False: the member is done once its prompt is processed."""
 
     prompt_log_probs: list[float | None] = field(default_factory=list)
-    """Log-probability of each token of the prompt; None for the first, which follows nothing."""
+    """Log-probability of each prompt token. None for the first token, which has no context."""
 
     prompt_top_log_probs: list[list[tuple[int, float]]] = field(default_factory=list)
-    """Most likely tokens at each position of the prompt except the first; empty if `top` is 0."""
+    """Most likely tokens (id, log-probability) at each prompt position except the first. Empty if
+    `top` is 0."""
 
     owner: object = None
-    """Caller that the member belongs to. Callers take turns, so that one with many members does not
-    block others. None: the member counts as a caller."""
+    """Caller that sent the prompt. Callers take turns, so that a caller with many prompts does not
+    block others. None: the prompt counts as a caller of its own."""
 
     cancelled: bool = False
-    """Whether the caller cancelled the member; it is removed at the next step."""
+    """Whether the caller cancelled the prompt. Cancelled members are removed at the next step."""
 
     error: Exception | None = None
-    """Error that ended the member; None without an error."""
+    """Error that ended the generation; None if there was none."""
 
     outputs: list[Output] | None = None
-    """Outputs from best to worst; None until all of them are done."""
+    """Outputs, best first; None until all outputs are done."""
 
     order: list[int] = field(default_factory=list)
-    """Index of each of `outputs` in the order of generation: `outputs` are sorted by score."""
+    """Index of each of `outputs` in the order of generation, because `outputs` are sorted by
+    score."""
 
     n_open: int = 0
     random_WT: Tensor | None = None
@@ -120,12 +123,16 @@ class BatchMember:
 
     @property
     def needs_all_states(self) -> bool:
-        """Whether the hidden states of all prompt tokens are needed, not only that of the last."""
+        """Whether the hidden states of all prompt tokens are needed, not only that of the last
+        token."""
         return self.scores_prompt or not self.generates
 
     def record_prompt_scores(self, scores_NV: Tensor) -> None:
-        """Record the log-probabilities of prompt tokens. `scores_NV` are those of the tokens after
-        the ones that were just read."""
+        """Record the log-probabilities of prompt tokens.
+
+        `scores_NV`: log-probabilities of the next token after each of the N prompt tokens that were
+        processed last.
+        """
         if not self.prompt_log_probs:
             self.prompt_log_probs.append(None)
         first = len(self.prompt_log_probs)
@@ -158,7 +165,7 @@ class BatchMember:
             self.random_WT = make_random_numbers(self.settings, [self.numbers], self.limit)[0]
 
     def append_token(self, w: int, token: int, log_prob: float) -> bool:
-        """Append a token to an output. Returns whether it ends the output."""
+        """Append a token to an output. Return whether the output is now finished."""
         self.tokens[w].append(token)
         self.log_probs[w].append(log_prob)
         ended = token == self.job.specials.eos or len(self.tokens[w]) >= self.limit
@@ -180,15 +187,16 @@ class BatchMember:
 
 @dataclass(eq=False)
 class LongPrompt:
-    """Long prompt that is read in parts, one per step, so that running texts wait only briefly."""
+    """Long prompt that is processed in chunks, one per step, so that running texts wait only
+    briefly."""
 
     member: BatchMember
     caches: Sequence[Cache]
-    """KV cache of each model, filled with the part of the prompt that was read so far."""
+    """KV cache of each model, filled with the chunks of the prompt processed so far."""
 
 
 class ContinuousBatch:
-    """Batch for continuous batching: each step adds one token to every text in it. Several models
+    """Batch for continuous batching. Each step adds one token to every text in it. Several models
     form an ensemble."""
 
     def __init__(
@@ -200,8 +208,11 @@ class ContinuousBatch:
         *,
         fixed: bool | None = None,
     ) -> None:
-        """`context`: the maximum number of tokens of the models. `fixed`: keep tensor shapes and
-        addresses, so that steps can be CUDA graphs; None: only on a GPU."""
+        """Create an empty batch.
+
+        `context`: maximum number of tokens that the models read. `fixed`: whether tensors keep
+        their shapes and addresses, as CUDA graphs need; None: only on a GPU.
+        """
         self.models, self.tokenizer = models, tokenizer
         ends = [context, *(max_positions(model.front) for model in models)]
         self.context = min((end for end in ends if end is not None), default=None)
@@ -211,7 +222,7 @@ class ContinuousBatch:
         self.long: LongPrompt | None = None
         self.read_at_once = READ_AT_ONCE.get(self.device.type, READ_AT_ONCE["cpu"])
         self.rows: list[tuple[BatchMember, int]] = []
-        """Member that occupies each cache row, with the number of its output."""
+        """Contents of the cache rows: the member in each row, and the index of its output."""
 
         counts = any(model.is_counted for model in models)  # n-gram lookups need sizes on the host
         fixed = self.device.type == "cuda" if fixed is None else fixed
@@ -241,7 +252,9 @@ class ContinuousBatch:
         top: int = 0,
     ) -> BatchMember:
         """Create a member for a prompt. Raises `UserError` for requests that cannot be answered.
-        `end`: token that ends an output, instead of the end of text."""
+
+        `end`: token that ends an output, instead of the end-of-text token.
+        """
         check_prompted(settings)
         assert settings.walks, "a beam search is not a matter of single steps"
         if self.context is not None and len(prompt) > self.context:
@@ -266,7 +279,7 @@ class ContinuousBatch:
 
     @property
     def members(self) -> list[BatchMember]:
-        """All members, running and waiting."""
+        """Return all running and waiting members."""
         read = [] if self.long is None else [self.long.member]
         return [*dict.fromkeys(member for member, _ in self.rows), *read, *self.waiting]
 
@@ -277,7 +290,8 @@ class ContinuousBatch:
 
     @torch.no_grad()
     def step(self) -> list[BatchMember]:
-        """Add one token to each text. Returns the members that are now done or were cancelled."""
+        """Add one token to each text. Return the members that finished or were cancelled in this
+        step."""
         with self._evaluating():
             gone = self._leave()
             vectors = [self._next(), self._read_new(), self._read_long()]
@@ -289,8 +303,8 @@ class ContinuousBatch:
             return gone + self._grow(self._scores([some for some in vectors if some]))
 
     def _evaluating(self) -> AbstractContextManager[None]:
-        """Context of evaluation mode, entered only if needed: checking all modules takes a tenth of
-        a step."""
+        """Return a context manager for evaluation mode. It changes the models only if necessary,
+        because checking all modules takes a tenth of the time of a step."""
         if self.compiled or any(model.training for model in self.models):
             return evaluating(self.models)
         return nullcontext()
@@ -306,7 +320,8 @@ class ContinuousBatch:
         return gone
 
     def _drop(self, rows: Sequence[int]) -> None:
-        """Remove rows. The last rows take their places, so that little memory is moved."""
+        """Remove cache rows. The last rows are moved into the gaps, because this copies the least
+        memory."""
         if not rows:
             return
         out, n = set(rows), len(self.rows) - len(rows)
@@ -320,7 +335,7 @@ class ContinuousBatch:
             cache.select(kept)
 
     def _next(self) -> list[Tensor]:
-        """Hidden states after the last token of each row, one tensor per model."""
+        """Return the hidden states after the last token of each row, one tensor per model."""
         if not self.rows:
             return []
         last = [member.tokens[w][-1] for member, w in self.rows]
@@ -333,9 +348,8 @@ class ContinuousBatch:
         ]
 
     def _read_new(self) -> list[Tensor]:
-        """Process as many waiting prompts as there is room for, in one flat batch.
-
-        Returns the hidden states of their last tokens, one tensor per model."""
+        """Process as many waiting prompts as fit, in one flat batch. Return the hidden states of
+        their last tokens, one tensor per model."""
         some = self._admitted()
         if not some:
             return []
@@ -348,8 +362,8 @@ class ContinuousBatch:
         return found
 
     def _read_long(self) -> list[Tensor]:
-        """Process the next part of a long prompt. At its end, return the hidden states of its last
-        token, one tensor per model."""
+        """Process the next chunk of a long prompt. After the last chunk, return the hidden state of
+        the prompt's last token, one tensor per model."""
         if self.long is None:
             return []
         member, caches = self.long.member, self.long.caches
@@ -375,7 +389,7 @@ class ContinuousBatch:
     def _admit(
         self, cache: RowCache, read: Cache, last_BD: Tensor, some: Sequence[BatchMember]
     ) -> Tensor:  # fmt: skip
-        """Add processed prompts to the cache of a model, with one row per output."""
+        """Add processed prompts to the cache of a model, with one row for each output."""
         repeats = [row for row, member in enumerate(some) for _ in range(member.width)]
         if len(repeats) > len(some):
             read.select(repeats)
@@ -389,9 +403,11 @@ class ContinuousBatch:
             self.rows += [(member, w) for w in range(member.width)]
 
     def _admitted(self) -> list[BatchMember]:
-        """Take waiting members from the queue, as many as there is room for. The caller with the
-        fewest rows comes first. Callers that have rows leave some free for new callers. Only one
-        long prompt is started at a time."""
+        """Take as many waiting members from the queue as fit.
+
+        Callers with the fewest rows come first. Callers that already have rows leave some free for
+        new callers. At most one long prompt is started at a time.
+        """
         some: list[BatchMember] = []
         rows, tokens = len(self.rows), 0
         held = Counter(_caller(member) for member, _ in self.rows)
@@ -434,7 +450,8 @@ class ContinuousBatch:
         return LongPrompt(member, caches)
 
     def _scores(self, vectors: Sequence[Sequence[Tensor]]) -> Tensor:
-        """Log-probabilities of the next token of each row, averaged over an ensemble."""
+        """Return the log-probabilities of the next token of each row (R V). In an ensemble, the
+        probabilities of the models are averaged."""
         total_RV: Tensor | None = None
         for model, parts in zip(self.models, zip(*vectors, strict=True), strict=True):
             x_RD = parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -468,7 +485,7 @@ class ContinuousBatch:
         return done
 
     def _chosen(self, scores_RV: Tensor) -> Tensor:
-        """Choose the next token of each row. Rows with equal settings are processed together."""
+        """Return the next token of each row. Rows with equal settings are processed together."""
         groups: dict[Hashable, list[int]] = {}
         for row, (member, _) in enumerate(self.rows):
             groups.setdefault(_sampling_key(member), []).append(row)
@@ -519,7 +536,7 @@ def _caller(member: BatchMember) -> object:
 
 
 def _is_plain(member: BatchMember) -> bool:
-    """Whether the settings ban only a fixed set of tokens and have no other rule."""
+    """Return whether the settings ban only a fixed set of tokens and have no other rules."""
     settings = member.settings
     return not (
         settings.min_len
@@ -534,7 +551,8 @@ def _draw_key(settings: DecodeSettings) -> Hashable:
 
 
 def _sampling_key(member: BatchMember) -> Hashable:
-    """Key of the settings that choose tokens: members with equal keys are processed together."""
+    """Return a key of the settings by which tokens are chosen. Members with equal keys are
+    processed together."""
     if not _is_plain(member):
         return id(member)
     settings = member.settings
@@ -543,31 +561,35 @@ def _sampling_key(member: BatchMember) -> Hashable:
 
 
 class CacheBuffer(NamedTuple):
-    """Cache tensor of a layer with spare rows, so that sequences can be added without moving it."""
+    """Cache tensor of a layer with spare rows, so that sequences can be added without moving the
+    tensor."""
 
     grid_BS: Tensor
     begins: int
-    """Number of cells before those of tokens: one for a recurrent state, none for keys and
-    values."""
+    """Number of cache entries before those of the tokens: one for a recurrent state, zero for keys
+    and values."""
 
 
 class RowCache(Cache):
-    """Cache for continuous batching: sequences are added and removed while its tensors stay in
-    place as far as possible."""
+    """Cache for continuous batching. Sequences are added and removed while the cache tensors stay
+    at their addresses as far as possible."""
 
     def __init__(self, n_layers: int, lasting: int = 0) -> None:
-        """`lasting`: number of rows that are always allocated, used or not, because CUDA graphs
-        store their addresses. 0: free the memory when the last sequence leaves."""
+        """Create an empty cache.
+
+        `lasting`: number of rows that stay allocated even if they are unused, because CUDA graphs
+        contain their addresses. 0: memory is freed when the last sequence leaves.
+        """
         super().__init__(n_layers, 0, FIRST_ROOM)
         self.lasting = lasting
         self.moves = 0
-        """Number of times that a tensor was moved to a new address, which invalidates CUDA
-        graphs."""
+        """Number of times that a cache tensor was moved to a new address. Each move invalidates
+        CUDA graphs."""
 
         self.stores: list[dict[str, CacheBuffer]] = [{} for _ in range(n_layers)]
 
     def clear(self) -> None:
-        """Free the memory."""
+        """Remove all sequences and free their memory."""
         self.stores = [{} for _ in self.layers]
         self.layers = [LayerCache(self) for _ in self.layers]
         self.n_rows, self.capacity, self.lengths, self._keys = 0, FIRST_ROOM, (), None
@@ -600,7 +622,7 @@ class RowCache(Cache):
         self._show()
 
     def reserve(self, used: int) -> None:
-        """Make room for this many tokens in each row."""
+        """Increase the capacity to at least `used` tokens per row."""
         if used <= self.capacity:
             return
         while used > self.capacity:
@@ -621,7 +643,7 @@ class RowCache(Cache):
         return CacheBuffer(larger_BS, store.begins)
 
     def _show(self) -> None:
-        """Update the views of the rows in use, which layers read."""
+        """Update the tensors that layers read: views of the rows in use."""
         self._keys = None
         for layer, stores in zip(self.layers, self.stores, strict=True):
             for name, store in stores.items():
@@ -629,7 +651,7 @@ class RowCache(Cache):
 
 
 class StaticRows(StaticCache):
-    """View of the first rows of a `RowCache`; each row continues at its own position."""
+    """View of the first rows of a `RowCache`, in which each row continues at its own position."""
 
     def __init__(self, rows: RowCache, n_rows: int, device: torch.device) -> None:
         super().__init__(len(rows.layers), n_rows, rows.capacity, device)
@@ -643,12 +665,14 @@ class StaticRows(StaticCache):
 
 
 class StaticStep:
-    """One decoding step for a fixed number of rows of any lengths. Unused rows are computed too;
-    their results are ignored."""
+    """One decoding step with a fixed number of rows, whose texts may differ in length. Unused rows
+    are computed, but their results are ignored."""
 
     def __init__(self, model: Decoder, rows: RowCache, n_rows: int, used: int) -> None:
-        """`used`: upper bound of the number of tokens of each row, including the one of this
-        step."""
+        """Prepare the tensors of the step.
+
+        `used`: upper bound of the number of tokens in a row, including the token of this step.
+        """
         self.model, self.used, self.end = model, used, max_positions(model.front)
         device = next(model.parameters()).device
         self.cache = StaticRows(rows, n_rows, device)
@@ -665,7 +689,8 @@ class StaticStep:
         self.given_2R.copy_(torch.tensor([[*tokens, *lack], [*lengths, *lack]]))
         if self.given_2R.is_cuda:
             if self.graph is None:
-                # Recording writes the same keys to the same cells, so nothing has to be restored.
+                # The warm-up calls write the same keys to the same cache entries as the step
+                # itself, so nothing has to be restored.
                 self.graph = capture_graph(self.advance, (), pool)
             self.graph.replay()
         else:
@@ -683,7 +708,8 @@ class StaticStep:
 
 
 class StaticRowSteps:
-    """Computes the hidden states of the next tokens of all rows, with steps of a few shapes."""
+    """Computes the hidden states of the next token of every row. A few fixed shapes are used, so
+    that CUDA graphs can be reused."""
 
     def __init__(self, model: Decoder, rows: RowCache, device: torch.device) -> None:
         self.model, self.rows, self.device = model, rows, device

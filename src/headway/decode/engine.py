@@ -1,8 +1,8 @@
-"""Interface of a runtime that replaces torch for inference.
+"""Interface of inference runtimes that replace PyTorch.
 
-Tokenizing, splitting of long lines, batching, alignments, unknown words, windows and labels are the
-same for every runtime. An engine searches over token ids or returns one vector per token.
-`tasks/engines.py` has the table of engines.
+An engine searches over token ids or returns one vector per token. Tokenizing, splitting long lines,
+batching, alignments, unknown words, windows and labels are the same for every runtime.
+`tasks/engines.py` lists the available engines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headway.tokens.tokenizer import Tokenizer
 TokenLists = Sequence[Sequence[int]]
 
 SearchedBatch = tuple[Sequence[int], list[list[Hypothesis]]]
-"""Indices of the sources in a batch, and the outputs of each of them."""
+"""Results of one batch: the indices of its sources, and the outputs of each source."""
 
 
 class Search(Protocol):
@@ -38,7 +38,8 @@ class Search(Protocol):
 
     @property
     def context(self) -> int | None:
-        """Maximum number of tokens of a prompt together with its output; None: no limit."""
+        """Maximum number of tokens of a prompt together with its output; None if there is no
+        limit."""
         ...
 
     def __call__(
@@ -54,26 +55,28 @@ class Search(Protocol):
 
 @runtime_checkable
 class BackgroundSearch(Search, Protocol):
-    """A search that runs in the background and builds its own batches."""
+    """Search that runs in the background and forms its own batches."""
 
     def begin(
         self, sources: TokenLists, wishes: Sequence[TokenConstraints]
     ) -> Iterator[SearchedBatch]:
-        """Submit all sources and return immediately. The iterator waits for the results of
-        batches."""
+        """Submit all sources and return immediately. The returned iterator waits for the results,
+        batch by batch."""
         ...
 
 
 class Engine:
-    """Base class of the runtimes that `--engine` selects. Subclasses override the methods that they
-    support; all others raise `UserError`."""
+    """Base class of the runtimes that `--engine` selects.
+
+    Subclasses override the methods that they support. All other methods raise `UserError`.
+    """
 
     name = "this engine"
     reach: int | None = None
     """Maximum number of source tokens; None if positions are not limited."""
 
     notes: tuple[str, ...] = ()
-    """Notes that are printed once for the user."""
+    """Notes for the user, each printed once."""
 
     def searcher(
         self,
@@ -85,28 +88,29 @@ class Engine:
     ) -> Search:
         """Create the search for writers and completers.
 
-        `context`: maximum number of tokens that a language model reads. `detail`: compute the exact
-        log-probability of every token, even if that takes longer.
+        `context`: maximum number of tokens that a language model reads. `detail`: whether to
+        compute the exact log-probability of every token, even if this takes longer.
         """
         self._cannot("write text")
 
     def recognizer(
         self, tokenizer: Tokenizer, settings: DecodeSettings, weight: float
     ) -> Recognizer:
-        """Create the recognizer for transcribers. `weight`: weight of CTC in joint decoding."""
+        """Create the recognizer for transcribers. `weight`: weight of CTC in joint CTC/attention
+        decoding."""
         self._cannot("transcribe")
 
     def attention(self, sources: Sequence[Any], targets: TokenLists, bos: int) -> list[Tensor]:
-        """Cross-attention, as `decode.align.cross_attention` returns it. Alignments and the
-        replacement of unknown words need it."""
+        """Return the cross-attention in the format of `decode.align.cross_attention`. It is needed
+        for alignments and to replace unknown words."""
         self._cannot(
             f"return cross-attention, which {Option('alignments', True)} and decode.unknown=copy "
             "need"
         )
 
     def model(self) -> Encoder | Decoder:
-        """Adapter that gives the engine the interface of headway's models, for tasks that read
-        vectors or heads."""
+        """Return an adapter with the interface of headway's models, for tasks that read hidden
+        states or output heads."""
         self._cannot("return a vector for each token")
 
     def _cannot(self, what: str) -> NoReturn:
@@ -117,11 +121,12 @@ class Engine:
 
 
 EncodeFunction = Callable[[Tensor, Layout, Tensor | None], Tensor]
-"""Function from the tokens, layout and segments of a flat batch to one vector per token (N D)."""
+"""Function that maps the tokens, layout and segments of a flat batch to one vector per token (N
+D)."""
 
 
 class EngineEncoder(Encoder):
-    """An encoder whose body runs in an engine; its heads run in torch."""
+    """Encoder whose layers run in an engine, while its output heads run in PyTorch."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Rules for the tokens of an output: special tokens, constraints, and logits processors.
+"""Special tokens, constraints and logits processors for generated text.
 
-Logits processors ban or penalise tokens before the next one is chosen. Constraints are given as
-text: a prefix, required and banned phrases. A word can be written with tokens in several ways; bans
-cover all of them.
+Logits processors ban or penalize tokens before the next token is chosen. Constraints are given as
+text: a prefix, required phrases and banned phrases. A word can often be tokenized in several ways,
+so bans cover all of them.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ class SpecialTokens(NamedTuple):
     eos: int
     unk: int
     target_begin: int | None = None
-    """First token of every output, if the model fixes one."""
+    """First token of every output; None if the model chooses it."""
 
     banned: tuple[int, ...] = ()
     """Tokens that never occur in an output."""
 
     never_first: tuple[int, ...] = ()
-    """Tokens with which no output starts (after `target_begin`)."""
+    """Tokens that cannot come first in an output (after `target_begin`)."""
 
     writes_bos: bool = False
     """Whether outputs may contain `bos`, as in `generate` of Hugging Face Transformers."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, end: int | None = None) -> SpecialTokens:
-        """Special tokens of a tokenizer. `end`: the token that ends an output, instead of the end
-        of text."""
+        """Return the special tokens of a tokenizer. `end`: token that ends an output, instead of
+        the end-of-text token."""
         return cls(
             bos=tokenizer.bos,
             eos=tokenizer.eos if end is None else end,
@@ -57,13 +57,13 @@ Phrase = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class TokenConstraints:
-    """Constraints on the output of one line."""
+    """Constraints on the outputs of one source, as tokens."""
 
     prefix: Phrase = ()
     """Tokens with which the output starts."""
 
     required: tuple[Phrase, ...] = ()
-    """Phrases that the output must contain, without overlap."""
+    """Phrases that the output must contain, without overlapping each other."""
 
     banned: tuple[Phrase, ...] = ()
     """Phrases that the output must not contain."""
@@ -78,7 +78,7 @@ NO_CONSTRAINTS = TokenConstraints()
 
 @dataclass(frozen=True, kw_only=True)
 class TextConstraints:
-    """The constraints on the output of one source, as text."""
+    """Constraints on the outputs of one source, as text."""
 
     prefix: str = ""
     required: tuple[str, ...] = ()
@@ -114,8 +114,8 @@ def next_constraints(
 
 
 def banned_phrases(phrases: Sequence[str], target: Tokenizer) -> tuple[Phrase, ...]:
-    """Usual tokenization of each banned phrase. `violated_bans` finds other tokenizations when they
-    occur."""
+    """Return the usual tokenization of each banned phrase. Other tokenizations are found by
+    `violated_bans` when they occur."""
     found = [tuple(target.encode(phrase)) for phrase in phrases]
     return tuple(dict.fromkeys(tokens for tokens in found if tokens))
 
@@ -123,7 +123,8 @@ def banned_phrases(phrases: Sequence[str], target: Tokenizer) -> tuple[Phrase, .
 def violated_bans(
     tokens: Sequence[int], phrases: Sequence[str], target: Tokenizer
 ) -> tuple[Phrase, ...]:
-    """Token sequences in this output that spell a banned phrase, and that should be banned too."""
+    """Return the token sequences in this output that spell a banned phrase and must be banned as
+    well."""
     return tuple(
         _span(tokens, way, target)
         for way in (_as_words(target.normalise(phrase)) for phrase in phrases if phrase.strip())
@@ -132,13 +133,14 @@ def violated_bans(
 
 
 def _as_words(phrase: str) -> re.Pattern[str]:
-    """Pattern that matches a phrase as whole words: "cat" does not match "category"."""
+    """Return a pattern that matches a phrase as whole words, so that "cat" does not match
+    "category"."""
     words = r"\s+".join(re.escape(word) for word in phrase.split())
     return re.compile(rf"(?<!\w){words}(?!\w)")
 
 
 def _span(tokens: Sequence[int], way: re.Pattern[str], target: Tokenizer) -> Phrase:
-    """The shortest token sequence that contains the first occurrence of the phrase."""
+    """Return the shortest token sequence that contains the first occurrence of the phrase."""
     end = next(n for n in range(1, len(tokens) + 1) if _writes(tokens[:n], tokens, way, target))
     start = max((n for n in range(end) if way.search(target.decode(tokens[n:end]))), default=0)
     return tuple(tokens[start:end])
@@ -147,7 +149,7 @@ def _span(tokens: Sequence[int], way: re.Pattern[str], target: Tokenizer) -> Phr
 def _writes(
     head: Sequence[int], tokens: Sequence[int], way: re.Pattern[str], target: Tokenizer
 ) -> bool:
-    """Whether the first tokens contain the whole phrase, and not only the start of a longer
+    """Return whether these tokens contain the whole phrase as words, not as the start of a longer
     word."""
     found = way.search(target.decode(head))
     whole = way.search(target.decode(tokens))
@@ -155,12 +157,15 @@ def _writes(
 
 
 LogitsProcessor = Callable[[Tensor, Tensor, Sequence[int]], None]
-"""Type of functions that change log-probabilities (R V) in place. They get the tokens so far (R T),
-and the numbers of the sources, each of which has R / B rows (its hypotheses)."""
+"""Type of functions that change log-probabilities (R V) in place.
+
+Arguments: the log-probabilities, the tokens generated so far (R T), and the indices of the B
+sources. Each source has R / B consecutive rows, one per hypothesis.
+"""
 
 
 class LogitsProcessors:
-    """All logits processors of a batch. A forced prefix overrides every ban."""
+    """All logits processors of a batch, as one. A forced prefix overrides every ban."""
 
     def __init__(
         self,
@@ -169,8 +174,11 @@ class LogitsProcessors:
         wishes: Sequence[TokenConstraints],
         prompts: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        """`prompts`: texts before the outputs; the rules against repetition count their tokens as
-        used."""
+        """Create the processors for these settings.
+
+        `prompts`: texts before the outputs, whose tokens count as used in the rules against
+        repetition.
+        """
         self.processors = [ban_tokens(always_banned(settings, specials))]
         if settings.min_len:
             self.processors.append(min_length(settings.min_len, specials.eos))
@@ -191,7 +199,7 @@ class LogitsProcessors:
         self.longest_prefix = max(map(len, self.prefixes), default=0)
 
     def __call__(self, scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
-        """Apply all processors in place, as a `LogitsProcessor`."""
+        """Apply all processors to the log-probabilities in place, as a `LogitsProcessor`."""
         forced = list(self._forced(scores_RV, tokens_RT, sources))
         for one in self.processors:
             one(scores_RV, tokens_RT, sources)
@@ -202,7 +210,8 @@ class LogitsProcessors:
     def _forced(
         self, scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]
     ) -> Iterator[tuple[slice, int, Tensor]]:
-        """Yield rows with a forced token, that token, and its log-probabilities there."""
+        """Yield the rows with a forced token, that token, and its log-probabilities in these
+        rows."""
         at = tokens_RT.shape[1]
         if at >= self.longest_prefix:
             return
@@ -216,11 +225,11 @@ class LogitsProcessors:
 
 
 NO_TOKEN = -1
-"""Padding of prompts that are shorter than the longest; not a token id."""
+"""Padding value for prompts that are shorter than the longest one. It is not a valid token id."""
 
 
 class PromptHistory:
-    """Logits processor that prepends the prompts to the tokens that another processor sees."""
+    """Logits processor that passes the prompts and the outputs to another processor as one text."""
 
     def __init__(self, prompts: Sequence[Sequence[int]] | None) -> None:
         self.prompts_BP: Tensor | None = None
@@ -243,9 +252,8 @@ class PromptHistory:
 
 
 def always_banned(settings: DecodeSettings, specials: SpecialTokens) -> list[int]:
-    """Tokens that no output may contain. The end token is allowed even if it is also `bos` and
-    `unk`
-    (as in GPT-2)."""
+    """Return the tokens that no output may contain. The end token is allowed even if it doubles as
+    `bos` and `unk`, as in GPT-2."""
     found = set(specials.banned) if specials.writes_bos else {specials.bos, *specials.banned}
     found |= {specials.unk} if settings.unknown == "ban" else set()
     return sorted(found - {specials.eos})
@@ -263,7 +271,8 @@ def ban_tokens(tokens: Sequence[int]) -> LogitsProcessor:
 
 
 def only_at(place: int, inner: LogitsProcessor) -> LogitsProcessor:
-    """Logits processor that applies a rule only to the token at one position, counted from 0."""
+    """Make a logits processor that applies `rule` only to the token at one position, counted from
+    0."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         if tokens_RT.shape[1] == place:
@@ -273,7 +282,8 @@ def only_at(place: int, inner: LogitsProcessor) -> LogitsProcessor:
 
 
 def min_length(length: int, eos: int) -> LogitsProcessor:
-    """Logits processor that bans the end token before this number of tokens."""
+    """Make a logits processor that bans the end token until the output has this number of
+    tokens."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         if tokens_RT.shape[1] < length:
@@ -283,11 +293,12 @@ def min_length(length: int, eos: int) -> LogitsProcessor:
 
 
 def penalise_repetition(penalty: float) -> LogitsProcessor:
-    """Logits processor for a repetition penalty: the log-probability of every token that was
-    already used is multiplied by it."""
+    """Make a logits processor that multiplies the log-probability of every used token by a
+    repetition penalty."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
-        # Replace padding by the last token, which counts once however often it occurs.
+        # Replace padding by the last token. Repeating it has no effect, because each token is
+        # penalized once.
         tokens_RT = tokens_RT.where(tokens_RT != NO_TOKEN, tokens_RT[:, -1:])
         used_RT = scores_RV.gather(1, tokens_RT)
         scores_RV.scatter_(1, tokens_RT, used_RT * penalty)
@@ -296,7 +307,7 @@ def penalise_repetition(penalty: float) -> LogitsProcessor:
 
 
 def ban_repeated(length: int) -> LogitsProcessor:
-    """Logits processor that bans tokens which would repeat an n-gram of this length."""
+    """Make a logits processor that bans tokens that would repeat an n-gram of this length."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         if tokens_RT.shape[1] < length:
@@ -311,8 +322,8 @@ def ban_repeated(length: int) -> LogitsProcessor:
 
 
 def ban_phrases(phrases: Sequence[Sequence[Phrase]]) -> LogitsProcessor:
-    """Logits processor that bans the last token of each banned phrase after the rest of the phrase.
-    Phrases differ by source."""
+    """Make a logits processor that bans the last token of a phrase when the output ends with the
+    rest of that phrase. Each source has its own phrases."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         width, length = len(tokens_RT) // len(sources), tokens_RT.shape[1]

@@ -1,4 +1,4 @@
-"""Results of text generation: outputs with scores, and a summary of the work."""
+"""Results of text generation: outputs with scores, and statistics of the run."""
 
 from __future__ import annotations
 
@@ -10,70 +10,72 @@ from numpy.typing import NDArray
 from headway.decode.align import AlignmentLink
 
 PixelBox = tuple[int, int, int, int]
-"""Left, top, right and bottom, in pixels of the image as the model received it."""
+"""Left, top, right and bottom edge in pixels, in the image as the model received it."""
 
 
 @dataclass(frozen=True)
 class AttendedRegion:
-    """The part of an image or video that a word of a caption attended to."""
+    """Part of an image or video to which a word of a caption attended."""
 
     word: str
     box: PixelBox
-    """The patch with the most attention."""
+    """Pixel box of the patch with the most attention."""
 
     frames: tuple[int, int]
-    """First frame of that patch in a video, and the frame after its last."""
+    """First frame of the patch with the most attention, and the frame after its last."""
 
     share: float
-    """Share of the attention on that patch."""
+    """Fraction of the attention on the patch with the most attention."""
 
     grid_TYX: NDArray[np.float32]
-    """Attention on every patch; sums to 1."""
+    """Attention on every patch (frames, rows, columns); sums to 1."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """One generated text. For a line that was split, the values are sums over its parts."""
+    """One generated text. If a long line was split, numbers are summed over its parts."""
 
     text: str
-    """The text without the prompt, up to the stop string if there is one."""
+    """Generated text without the prompt. A stop string and everything after it are removed."""
 
     score: float = 0.0
-    """Log P with the length penalty; outputs are ranked by it."""
+    """Log-probability after the length penalty, by which outputs are ranked."""
 
     log_prob: float = 0.0
-    """Log P of all tokens under the model, before temperature, top-k and similar settings."""
+    """Log-probability of all tokens under the model, before temperature, top-k and similar
+    settings."""
 
     tokens: list[str] = field(default_factory=list)
-    """Readable tokens, without the end token; a space is `▁`."""
+    """Readable tokens without the end token, in which `▁` marks a space."""
 
     token_log_probs: list[float] = field(default_factory=list)
-    """Log-probabilities of the tokens. Each finished part ends with that of its end token."""
+    """Log-probability of each token. For each finished part of a split line, that of its end token
+    follows."""
 
     finished: bool = True
     """Whether the model wrote the end token; False if a limit or a stop string ended the text."""
 
     alignment: list[AlignmentLink] | None = None
     attended_regions: list[AttendedRegion] | None = None
-    """Attended image regions of each word, if requested."""
+    """Image region to which each word attended; None if not requested."""
 
     stopped_by: str | None = None
-    """Stop string that ended the text; None if none did."""
+    """Stop string that ended the text; None if there was none."""
 
 
 @dataclass(frozen=True)
 class GenerationResult:
     source: str
-    """Source line or prompt; empty for media."""
+    """Source line or prompt; empty for images and other media."""
 
     outputs: list[Output]
     """Outputs from best to worst; fewer than requested if fewer were found."""
 
     parts: int = 1
-    """Number of parts that a long line was split into."""
+    """Number of parts into which a long line was split."""
 
     cut: bool = False
-    """Whether the end of a long line was cut off."""
+    """Whether a long line was truncated."""
 
     @property
     def text(self) -> str:
@@ -82,7 +84,7 @@ class GenerationResult:
 
 @dataclass(frozen=True)
 class TargetScore:
-    """Log-probability of a text given its source; the end token counts."""
+    """Log-probability of a text given its source, including the end token."""
 
     log_prob: float
     token_log_probs: list[float]
@@ -102,33 +104,34 @@ class TargetScore:
 
 @dataclass
 class WritingSummary:
-    """Running totals of a writer or completer."""
+    """Running statistics of a writer or completer."""
 
     sources: int = 0
     empty: int = 0
     split: int = 0
     cut: list[int] = field(default_factory=list)
-    """Numbers of the lines that were cut, counted from 1."""
+    """Line numbers, counted from 1, of the lines that were truncated."""
 
     unfinished: int = 0
-    """Outputs that were ended by the length limit."""
+    """Number of outputs that were ended by the length limit."""
 
     tokens: int = 0
     seconds: float = 0.0
     shared: int = 0
-    """Prompt tokens that were reused because other prompts share them."""
+    """Number of prompt tokens whose computation was shared with other prompts."""
 
     proposed: int = 0
     accepted: int = 0
-    """Proposed tokens of a draft model that the model accepted."""
+    """Number of tokens proposed by the draft model and accepted by the model."""
 
     @property
     def rate(self) -> float:
-        """Tokens per second."""
+        """Number of generated tokens per second."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
     def text(self, unit: str = "line", digits: int = 0, failed: int = 0) -> str:
-        """Summary line. `unit` names a source; `failed` counts those that could not be read."""
+        """Return the summary line. `unit`: name of one source. `failed`: number of sources that
+        could not be read."""
         n = self.sources + failed
         parts = [f"{n:,} {unit}{'s' * (n != 1)}"]
         parts.append(f"{self.tokens:,} tokens, {self.rate:,.{digits}f} per second")

@@ -1,4 +1,5 @@
-"""Sources of a writer: text lines, split if they are too long for the model, and images."""
+"""Sources of a writer: images, and text lines, which are split if they are too long for the
+model."""
 
 from __future__ import annotations
 
@@ -24,48 +25,50 @@ OnLong = Literal["split", "cut", "error"]
 
 @dataclass(frozen=True)
 class SourcePart:
-    """A source, or a part of one that was too long."""
+    """Source, or one part of a source that was too long for the model."""
 
     number: tuple[int, ...]
-    """Index of the source and of the part within it, from 0. Random draws depend on both."""
+    """Index of the source, and for a split source, that of the part (both from 0). Random draws
+    depend on these numbers."""
 
     model_input: Any
-    """Input for the model's front, such as token ids or an image."""
+    """Input of the model, such as token ids or an image."""
 
     text: str = ""
     ids: Sequence[int] = ()
-    """Tokens of the text, without begin and end tokens."""
+    """Tokens of the text without begin and end tokens; empty for images."""
 
     constraints: TextConstraints = NO_TEXT_CONSTRAINTS
     cut: bool = False
-    """Whether the end of the line was cut off."""
+    """Whether the line was truncated."""
 
 
 class Sources(Protocol):
     @property
     def at_once(self) -> int:
-        """Maximum number of sources held in memory."""
+        """Maximum number of sources that are held in memory."""
         ...
 
     def parts(
         self, given: Sequence[Any], wishes: Sequence[TextConstraints], first: int
     ) -> list[list[SourcePart]]:
-        """Split sources into parts that the model can read. `first`: index of the first source."""
+        """Split sources into parts that fit the model. `first`: index of the first source."""
         ...
 
     def model_inputs(self, sources: Sequence[Any]) -> list[Any]:
-        """Convert sources to inputs of the model's front, without splitting them."""
+        """Convert sources to model inputs, without splitting them."""
         ...
 
     def rows(self, given: Any) -> int:
-        """Number of encoder positions of an input."""
+        """Return the number of encoder positions of a model input."""
         ...
 
     def with_attention(
         self, output: Output, part: SourcePart, tokens: Sequence[int], attention_TS: Tensor,
         target: Tokenizer,
     ) -> Output:  # fmt: skip
-        """Add the source words or image regions that the words of an output attend to."""
+        """Return the output with the source words or image regions that each of its words attends
+        to."""
         ...
 
     def merge_parts(
@@ -77,7 +80,7 @@ class Sources(Protocol):
 class TextSources:
     tokenizer: Tokenizer
     room: float
-    """Maximum number of tokens of a line that is not split."""
+    """Maximum number of tokens of a line that need not be split."""
 
     on_long: OnLong = "split"
     summary: WritingSummary = field(default_factory=WritingSummary)
@@ -140,8 +143,8 @@ class TextSources:
         return [len(ids) for ids in self.tokenizer.encode_batch(texts)]
 
     def _words(self, part: SourcePart, attention_TS: Tensor) -> tuple[list[int], Tensor]:
-        """Word that each source token belongs to, and the attention on these tokens, without that
-        on the begin token."""
+        """Return the index of the word that contains each source token, and the attention without
+        the column of the begin token."""
         begins = int(self.tokenizer.source_begin is not None)
         return source_words(part.text, part.ids, self.tokenizer), attention_TS[:, begins:]
 
@@ -154,8 +157,8 @@ class TextSources:
         return replace(output, alignment=align_words(attention_TS, read, written))
 
     def copied(self, part: SourcePart, n_tokens: int, attention_TS: Tensor) -> list[str]:
-        """Source word that each target token attends to most, with which unknown tokens are
-        replaced."""
+        """Return the source word that each target token attends to most. It replaces unknown target
+        tokens."""
         read, attention_TS = self._words(part, attention_TS)
         words = part.text.split()
         best_T = attention_TS[:n_tokens, : len(part.ids)].argmax(1).tolist()
@@ -166,7 +169,7 @@ class TextSources:
     ) -> GenerationResult:
         if not parts:
             return GenerationResult(source, [Output("")])
-        # If a part has fewer outputs than another, its last one is repeated.
+        # If one part has fewer outputs than another, its last output is repeated.
         n_best = max(len(outputs) for outputs in found)
         words = [len(part.text.split()) for part in parts]
         ranked = [
@@ -177,13 +180,16 @@ class TextSources:
 
 
 ByteArray = NDArray[np.uint8]
-"""Pixels (T C Y X)."""
+"""Array of 8-bit pixels (T C Y X): frames, colour channels, rows and columns."""
 
 
 @dataclass(frozen=True)
 class ImageSources:
-    """Images and videos as sources. `shapes`: input shapes of the models; the first defines the map
-    of attended regions."""
+    """Images and videos as sources.
+
+    `shapes`: input shapes of the models. The first shape defines the patches to which attended
+    regions refer.
+    """
 
     shapes: Sequence[ImageSettings]
     at_once: int = 256
@@ -198,7 +204,8 @@ class ImageSources:
         return list(sources)
 
     def rows(self, given: ByteArray) -> int:
-        """Number of encoder positions of an input; for an ensemble, the largest."""
+        """Return the number of encoder positions of an image or video. In an ensemble, return the
+        largest."""
         n_frames, _, height, width = given.shape
         return max(shape.rows_of(n_frames, height, width) for shape in self.shapes)
 
@@ -229,7 +236,7 @@ class ImageSources:
 def _look(
     word: str, seen_S: NDArray[Any], image: ByteArray, shape: ImageSettings
 ) -> AttendedRegion:
-    """Map of the attention of one word over the image."""
+    """Return the region of the image that one word of a caption attended to."""
     n_frames, _, height, width = image.shape
     grid = shape.grid_of(n_frames, height, width)
     grid_TYX = seen_S[shape.extra :].reshape(grid).astype(np.float32)
@@ -243,14 +250,15 @@ def _look(
 
 
 def _cell(shape: ImageSettings, y: int, x: int, height: int, width: int) -> PixelBox:
-    """Pixel box of a cell of the attention grid."""
+    """Return the pixel box of the patch in row `y` and column `x`."""
     step, size = (GRID_STRIDE, GRID_STRIDE) if shape.stem == "grid" else (shape.step, shape.patch)
     left, top = x * step, y * step
     return left, top, min(left + size, width), min(top + size, height)
 
 
 def join_outputs(parts: Sequence[Output], source_words: Sequence[int]) -> Output:
-    """Join the outputs of the parts of a line. `source_words`: the number of words of each part."""
+    """Join the outputs for the parts of one line. `source_words`: number of source words in each
+    part."""
     if len(parts) == 1:
         return parts[0]
     alignment: list[AlignmentLink] | None = None

@@ -1,4 +1,4 @@
-"""Splits of texts that are too long for a model: at sentence ends, punctuation, or spaces."""
+"""Split texts that are too long for a model at sentence ends, punctuation or spaces."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 
 TokenCounter = Callable[[Sequence[str]], list[int]]
-"""Function that returns the number of tokens of each text."""
+"""Type of functions that return the number of tokens of each text."""
 
-# Split after a full stop and closing quotes or brackets, unless it follows a single letter (an
-# abbreviation) or a lower-case letter comes next. East Asian full stops need no space after them.
+# Split after a full stop and closing quotes or brackets. Do not split after a single letter (an
+# abbreviation) or before a lower-case letter. East Asian full stops need no space after them.
 _CLOSE = r"""["'»”’)\]]"""
 _STOP = "|".join(
     rf"(?<={stop}{close})" for stop in (r"[^\s.]{2}\.", "[!?…]") for close in ("", _CLOSE)
@@ -23,7 +23,7 @@ def split_text(text: str, limit: int, count: TokenCounter) -> list[str]:
     """Split a text into parts of at most `limit` tokens.
 
     A text that is too long is split at every sentence end. A sentence that is still too long is
-    split at punctuation, else at spaces, else anywhere, into parts as long as possible.
+    split at punctuation, or else at spaces, or else anywhere. Its parts are as long as possible.
     """
     if count([text])[0] <= limit:
         return [text]
@@ -52,7 +52,8 @@ def _split(text: str, limit: int, count: TokenCounter, ways: list[re.Pattern[str
         else:
             parts.append(piece)
             room = limit - size
-    # A joined text may have more tokens than its pieces: check again, with finer splits.
+    # A joined text may have more tokens than its parts together, so check it again and split more
+    # finely.
     return [finer for part in parts for finer in _split(part, limit, count, ways[1:])]
 
 

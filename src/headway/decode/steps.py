@@ -18,37 +18,41 @@ from headway.nn.layout import Layout, Tree
 from headway.nn.tap import record
 
 FIRST_ROOM = 32
-"""Initial cache room in tokens per hypothesis; it doubles when it is full."""
+"""Initial cache capacity in tokens per hypothesis. The capacity doubles when it is exhausted."""
 
 
 class DecodingSteps(Protocol):
-    """Interface of models in a search: W hypotheses for each of B sources, all with the same number
-    of tokens."""
+    """Interface between a search and a model: W hypotheses for each of B sources, all with the same
+    number of tokens."""
 
     @property
     def device(self) -> torch.device: ...
 
     def step(self, tokens_BW: Tensor) -> Tensor:
-        """Append a token to each hypothesis. Returns the log-probabilities of the next token (B·W
-        rows by V).
+        """Append a token to each hypothesis. Return the log-probabilities of its next token (B·W,
+        V).
 
-        The caller may modify the tensor; the next step may reuse it.
+        The caller may modify the returned tensor, and the next step may overwrite it.
         """
 
     def reorder(self, parents_BW: Tensor) -> None:
-        """Replace hypothesis w of each source by its hypothesis `parents_BW[:, w]`."""
+        """Replace hypothesis w of each source by its hypothesis with index `parents_BW[:, w]`."""
 
     def keep(self, sources: Sequence[int]) -> None:
-        """Keep only these sources, in this order."""
+        """Keep only the sources with these indices, in this order."""
 
     @property
     def attention_BWS(self) -> Tensor:
-        """Attention on each source position in the last step, if it is recorded."""
+        """Attention on each source position in the last step; an empty tensor if it is not
+        recorded."""
 
 
 class Seq2SeqSteps:
-    """`DecodingSteps` of an encoder-decoder. The source is encoded once, and all its hypotheses
-    share keys and values: a mask selects the past of each hypothesis, so no cache is copied."""
+    """`DecodingSteps` of an encoder-decoder.
+
+    A source is encoded once, and all its hypotheses share one cache of keys and values. A mask
+    selects the keys of each hypothesis, so no cache is copied.
+    """
 
     def __init__(
         self,
@@ -66,7 +70,7 @@ class Seq2SeqSteps:
         self.cache = Cache(len(model.decoder.blocks), len(sources), room)  # type: ignore[arg-type]
         self.length = 0
         self.attention_BWS = torch.empty(0)
-        # The keys of a source are ordered by step; within a step by hypothesis.
+        # The keys of a source are ordered by step, and within a step by hypothesis.
         self.may_BWS = torch.zeros(
             len(sources), width, capacity * width, dtype=torch.bool, device=self.device
         )
@@ -120,10 +124,10 @@ class Seq2SeqSteps:
 
 
 class DecoderSteps:
-    """`DecodingSteps` of a language model; the sources are prompts of any lengths.
+    """`DecodingSteps` of a language model, whose sources are prompts of any lengths.
 
-    The hypotheses of a prompt share its keys; a mask selects the past of each. With `apart` each
-    has a copy instead, which is faster for independent outputs.
+    The hypotheses of a prompt share its keys, and a mask selects the keys of each. With `apart`,
+    each hypothesis has a copy instead, which is faster for independent outputs.
     """
 
     def __init__(
@@ -136,8 +140,8 @@ class DecoderSteps:
         *,
         apart: bool = False,
     ) -> None:
-        """`capacity`: maximum number of new tokens. `prefix`: cache of a prefix that all prompts
-        share."""
+        """Process the prompts. `capacity`: maximum number of new tokens. `prefix`: cache of a
+        prefix that all prompts share."""
         self.model = model
         self.device = next(model.parameters()).device
         self.copies, self.width = (width, 1) if apart else (1, width)
@@ -151,7 +155,8 @@ class DecoderSteps:
         self.offsets = list(lengths)
         self.cache.level()
         # The keys of a prompt come first, then those of its hypotheses, step by step. Without a
-        # tree every query sees all keys: correct for one hypothesis and prompts of equal length.
+        # `Tree` mask every query sees all keys, which is correct for one hypothesis and prompts of
+        # equal length.
         self.may_BWS: Tensor | None = None
         if self.width > 1 or min(lengths) < self.front:
             self.may_BWS, self.position_B1S = self._tree(capacity)
@@ -159,8 +164,8 @@ class DecoderSteps:
         self._lay_out()
 
     def _tree(self, capacity: int) -> tuple[Tensor, Tensor]:
-        """Initial mask of the keys that each hypothesis may attend to, and the position of every
-        key."""
+        """Return the initial mask of keys that each hypothesis may attend to, and the position of
+        every key."""
         size = self.front + capacity * self.width
         offset_B1 = torch.tensor(self.offsets, device=self.device)[:, None]
         cell_S = torch.arange(size, device=self.device)
@@ -177,8 +182,8 @@ class DecoderSteps:
         self.reach = max(self.offsets, default=0)
 
     def step(self, tokens_BW: Tensor) -> Tensor:
-        """Append tokens, as `DecodingSteps.step` does. The first call ignores its tokens: the
-        prompts were already processed."""
+        """Append tokens, as `DecodingSteps.step` does. The first call ignores its tokens, because
+        the prompts are already processed."""
         if self.last_BD is not None:
             scores_BV = self.model.scores(self.last_BD).float().log_softmax(-1)
             self.last_BD = None
@@ -221,14 +226,14 @@ class DecoderSteps:
 
 
 class EnsembleSteps:
-    """Decoding steps of an ensemble, which predicts the mean of the models' probabilities."""
+    """Decoding steps of an ensemble, which predicts the mean probability of its models."""
 
     def __init__(self, members: Sequence[DecodingSteps]) -> None:
         self.members = members
         self.device = members[0].device
 
     def step(self, tokens_BW: Tensor) -> Tensor:
-        # One after another, so that only two sets of scores are in memory.
+        # Run the models one after another, so that only two sets of scores are in memory.
         total_RV = self.members[0].step(tokens_BW).clone()
         for member in self.members[1:]:
             torch.logaddexp(total_RV, member.step(tokens_BW), out=total_RV)
@@ -253,10 +258,11 @@ def prefill_prompts(
     room: int,
     prefix: Cache | None = None,
 ) -> tuple[Cache, Tensor]:
-    """Process all prompts in one flat batch. Returns a cache with room for more, and the hidden
-    state of each last token.
+    """Process all prompts in one flat batch. Return a cache with room for more tokens, and the
+    hidden state of each prompt's last token.
 
-    `prefix` is the cache of a shared prefix; each prompt has at least one more token.
+    `prefix`: cache of a prefix that all prompts share. Each prompt must have at least one more
+    token.
     """
     device = next(model.parameters()).device
     known = 0 if prefix is None else prefix.lengths[0]
@@ -273,7 +279,7 @@ def prefill_prompts(
 def prefill(
     model: Decoder, texts: Sequence[Sequence[int]], cache: Cache, device: torch.device
 ) -> tuple[Tensor, Layout]:
-    """Process the tokens that are not yet in the cache. Returns their hidden states."""
+    """Process the tokens that are not yet in the cache. Return their hidden states."""
     pairs = zip(texts, cache.lengths, strict=True)
     rest = [text[known:] for text, known in pairs]
     layout = cache.layout([len(tokens) for tokens in rest], device)
@@ -284,15 +290,16 @@ def prefill(
 
 
 def alignment_layer(model: Seq2Seq) -> int:
-    """The decoder layer whose cross-attention gives the best word alignments.
+    """Return the index of the decoder layer whose cross-attention gives the best word alignments.
 
-    It is the last but one: the last layer already attends to the next word (Garg et al. 2019).
+    It is the penultimate layer, because the last layer already attends to the next word (Garg et
+    al. 2019).
     """
     return max(0, len(model.decoder.blocks) - 2)  # type: ignore[arg-type]
 
 
 def cross_attention_tap(model: Seq2Seq, layer: int) -> str:
-    """Name of the tap for the cross-attention of a decoder layer."""
+    """Return the name under which the cross-attention of a decoder layer is recorded."""
     if model.decoder.blocks[layer].cross is None:  # type: ignore[index]
         raise UserError(
             "this model has no cross-attention (model.source_attention), so alignments, coverage, "
@@ -308,9 +315,11 @@ def encode_sources(
     device: torch.device,
     room: int | None = None,
 ) -> Memory:
-    """Encode sources into a padded grid with one row per source. A source is whatever the
-    model's front accepts: tokens, an image or audio. Rows have the length of the longest source,
-    or `room`."""
+    """Encode sources into a padded batch (source × position).
+
+    A source is what the model's input layers accept: tokens, an image or audio. All sources are
+    padded to the length of the longest one, or to `room`.
+    """
     given, layout = model.source_front.collate(sources, device)
     lengths = layout.known_lengths()
     room = max(lengths) if room is None else room
@@ -328,7 +337,8 @@ def _rows_of(x_M: Tensor, stride: int, index: Tensor, longest: int) -> Tensor:
 
 
 def _side_by_side(weights: list[Tensor], longest: int) -> Tensor:
-    """Arrange the weights of each source (H W S), averaged over heads, as one grid."""
+    """Combine the attention weights of each source (H W S), averaged over heads, into one padded
+    tensor."""
     means = [weights_HWS.mean(0) for weights_HWS in weights]
     padded = [torch.nn.functional.pad(mean, (0, longest - mean.shape[1])) for mean in means]
     return torch.stack(padded)

@@ -1,4 +1,4 @@
-"""Streaming detokenization: text is emitted only when it is final, and ends at stop strings."""
+"""Streaming detokenization. Text is emitted only once it is final, and ends at stop strings."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
 BROKEN = "\ufffd"
-"""Replacement character of bytes that are not a (complete) UTF-8 character."""
+"""Replacement character, which stands for bytes that are not a complete UTF-8 character."""
 
 HELD = 3
-"""Largest number of trailing replacement characters that may still become one character: UTF-8
-characters have at most four bytes."""
+"""Maximum number of trailing replacement characters that may still become one character, because
+UTF-8 characters have at most four bytes."""
 
 WINDOW, TAIL = 32, 4
-"""Largest number of tokens that are decoded together, and number of tokens that are kept when
+"""Maximum number of tokens that are decoded together, and number of tokens that are kept when
 decoding restarts."""
 
 
 class TextStream:
-    """Text after a prompt, decoded while it is generated. `push` returns the new final text for
-    each token, `finish` the rest.
+    """Text that is decoded while it is generated.
 
-    Text that may still change is held back: incomplete characters, and a possible start of a stop
-    string. A stop string ends the text and is not part of it.
+    `push` returns the new final text after each token, and `finish` returns the rest. Text that may
+    still change is held back, such as incomplete characters and a possible start of a stop string.
+    A stop string ends the text and is not part of it.
     """
 
     def __init__(
@@ -43,7 +43,8 @@ class TextStream:
         """Number of tokens pushed before the text was stopped."""
 
         self._waiting = ""
-        # The tokens before are decoded too: they determine whether a token starts with a space.
+        # Earlier tokens are decoded as well, because they determine whether a token starts with a
+        # space.
         self._ids = list(prompt[-WINDOW // 2 :])
         self._done = len(tokenizer.decode(self._ids))
 
@@ -63,7 +64,7 @@ class TextStream:
         return self._give(held_back=True)
 
     def finish(self) -> str:
-        """Return the text that was held back, because no more tokens follow."""
+        """Return the text that was held back. Call this when no more tokens follow."""
         if self.stopped_by is not None:
             return ""
         self._waiting += self.tokenizer.decode(self._ids)[self._done :]
@@ -80,7 +81,7 @@ class TextStream:
         return piece
 
     def _may_stop(self) -> int:
-        """Number of trailing characters that may be the start of a stop string."""
+        """Return the number of trailing characters that may be the start of a stop string."""
         waiting, longest = self._waiting, max(map(len, self.stops), default=1) - 1
         for size in range(min(longest, len(waiting)), 0, -1):
             if any(stop.startswith(waiting[-size:]) for stop in self.stops):
@@ -89,14 +90,15 @@ class TextStream:
 
 
 OnToken = Callable[[str], None]
-"""Callback for text that is final."""
+"""Type of callbacks for new text that is final."""
 
 OnOutputPiece = Callable[[int, str], None]
-"""Callback that gets the index of an output and its new final text, for parallel outputs."""
+"""Type of callbacks for parallel outputs. Arguments: index of the output, and its new final
+text."""
 
 
 class OutputAssembler:
-    """Converts the tokens of a batch to output texts while they are generated."""
+    """Converts the tokens of a batch to text while they are generated."""
 
     def __init__(
         self,
@@ -107,13 +109,17 @@ class OutputAssembler:
         on_token: OnToken | None,
         on_piece: OnOutputPiece | None = None,
     ) -> None:
-        """`end`: token that ends an output. `on_piece`: callback for all outputs of a single
-        prompt."""
+        """Create the assembler of a batch.
+
+        `end`: token that ends an output. `on_piece`: called with new text of all outputs; supported
+        only for a single prompt.
+        """
         self.tokenizer, self.stops, self.prompts = tokenizer, settings.stop, prompts
         self.end, self.on_token, self.on_piece = end, on_token, on_piece
         self.more_ends = frozenset(tokenizer.more_ends) - {end}
         self.streams: dict[tuple[int, int], TextStream] = {}
-        # With several outputs or a beam search no text is final early, so nothing is streamed.
+        # With several outputs or beam search no text is final before the end, so nothing is
+        # streamed.
         self.shows = on_token is not None and settings.walks and settings.n_best == 1
         heard = self.shows or on_piece is not None
         watches = settings.walks and (settings.stop or heard or self.more_ends)
@@ -135,7 +141,7 @@ class OutputAssembler:
         return stream.stopped_by is not None
 
     def flush(self, w: int) -> None:
-        """Emit the text that is held back for an output of the first prompt, which gets no more
+        """Emit the held-back text of an output of the first prompt, when this output gets no more
         tokens."""
         stream = self.streams.get((0, w))
         if self.on_piece is not None and stream is not None and (piece := stream.finish()):
@@ -164,8 +170,8 @@ class OutputAssembler:
         return 0 if stream is None else len(stream.text)
 
     def _ended(self, h: Hypothesis) -> Hypothesis:
-        """Truncate a hypothesis at an additional end token. A beam search may have continued after
-        it."""
+        """Truncate a hypothesis at an additional end token, because a beam search may have
+        continued after that token."""
         n = next((i for i, token in enumerate(h.tokens) if token in self.more_ends), None)
         if n is None:
             return h

@@ -44,23 +44,24 @@ MAX_LEN = 256
 """Default maximum number of source tokens of a line that is not split."""
 
 TRIES = 20
-"""Largest number of searches for an output without banned phrases. Each search bans one more
+"""Maximum number of searches for an output without banned phrases. Each search bans one more
 tokenization."""
 
-# A vocabulary of bytes can write line ends; a line must stay a line.
+# A byte-level vocabulary can generate line breaks, but each output must stay on one line.
 LINE_END = re.compile(r"[\r\n]+")
 
 
 @dataclass
 class SourceWindow:
-    """Window of sources while they are decoded."""
+    """Window of sources that are being decoded."""
 
     sources: list[Any]
     parts: list[list[SourcePart]]
-    """Parts of each source: a long source is split."""
+    """Parts of each source. A source that is too long for the model has several."""
 
     pending_results: Iterator[SearchedBatch] | None = None
-    """Pending results of a search that runs in the background."""
+    """Iterator over the results of a search in the background; None if the search runs in the
+    foreground."""
 
     @property
     def flat(self) -> list[SourcePart]:
@@ -68,9 +69,9 @@ class SourceWindow:
 
 
 class Writer:
-    """Generates text for sources in batches of similar length; results have the order of the input.
+    """Generates text for sources in batches of similar length. Results are in input order.
 
-    A source is what the models' front accepts: a line of text, an image or a video.
+    A source is what the models' input layers accept: a line of text, an image or a video.
     """
 
     def __init__(
@@ -87,12 +88,12 @@ class Writer:
         image: ImageSettings | None = None,
         recent: SearchCache | None = None,
     ) -> None:
-        """Several models form an ensemble. A line is too long if it has more than `max_len` tokens
-        or more than the positions of the models.
+        """Create a writer. Several models form an ensemble.
 
-        `align`: also return what each word attends to. An `engine` generates without our models;
-        `detail` is passed on to it, and `image` is its input shape for images. `recent`: cache of
-        searches of these models, shared with other writers.
+        `max_len`: maximum number of tokens of a line that is not too long; the positions of the
+        models limit it as well. `align`: whether to return what each word attends to. `engine`:
+        runtime that replaces `models`. `detail`: passed to the engine. `image`: the engine's input
+        shape for images. `recent`: cache of searches of these models, shared with other writers.
         """
         self.models, self.target, self.settings = models, vocab.target, settings
         self.align = align
@@ -100,8 +101,8 @@ class Writer:
         specials = SpecialTokens.of(vocab.target)
         self.searcher: Search
         self.attention: AttentionFunction
-        """Function that returns the cross-attention of target tokens on the source; for an
-        ensemble, that of the first model."""
+        """Function that returns the cross-attention of target tokens on the source. For an
+        ensemble, it uses the first model."""
 
         if engine is None:
             kept = SearchCache() if recent is None else recent
@@ -134,15 +135,15 @@ class Writer:
         live: bool = False,
         on_progress: OnProgress = no_progress,
     ) -> Iterator[GenerationResult]:
-        """Yield one result per source, in order; an empty line gives an empty result.
+        """Yield one result per source, in order. An empty line gives an empty result.
 
-        `first`: index of the first source; random draws depend on it. `live`: do not wait for more
-        sources to fill a batch. `on_progress` is called with the number of finished sources, also
-        within a window. The total is known only if `sources` has a length.
+        `first`: index of the first source, on which random draws depend. `live`: do not wait for
+        more sources to fill a batch. `on_progress`: called with the number of finished sources,
+        even within a window. The total is known only if `sources` has a length.
         """
         sources, most = ensure_list(sources), self.sources.at_once
         ahead = isinstance(self.searcher, BackgroundSearch) and not live
-        # A background search is used for speed: start with large windows.
+        # Start with large windows, because a background search is used for throughput.
         some = windows(sources, LAST_WINDOW if ahead else FIRST_WINDOW, most, live=live)
         all_work = self._all_work(some, wishes, first)
         all_work = prefetch_one(all_work) if ahead else all_work
@@ -163,7 +164,7 @@ class Writer:
         self.summary.seconds += time.perf_counter() - start
 
     def score(self, pairs: Iterable[tuple[Any, str]]) -> Iterator[TargetScore]:
-        """Log-probability of each text given its source, in order."""
+        """Yield the log-probability of each text given its source, in order."""
         if isinstance(pairs, tuple) and len(pairs) == 2 and isinstance(pairs[0], str):
             pairs = [pairs]  # a single pair, not two strings of two letters
         target, room = self.target, self.settings.batch_tokens
@@ -179,7 +180,7 @@ class Writer:
     def _all_work(
         self, all_sources: Iterable[list[Any]], wishes: Iterable[TextConstraints] | None, first: int
     ) -> Iterator[SourceWindow]:
-        """Yield windows of source parts. Background searches are started here."""
+        """Yield windows of source parts, and start background searches."""
         wanted = None if wishes is None else iter(wishes)
         for sources in all_sources:
             with self._timed():
@@ -244,8 +245,8 @@ class Writer:
         return [[next(outputs) for _ in of_part] for of_part in found]
 
     def _without_banned(self, part: SourcePart, found: list[Hypothesis]) -> list[Hypothesis]:
-        """Repeat the search while an output spells a banned phrase with tokens that are not banned
-        yet."""
+        """Repeat the search while an output spells a banned phrase with a tokenization that is not
+        banned yet."""
         wish = part.constraints.tokenize(self.target)
         for _ in range(TRIES):
             more = [violated_bans(h.tokens, part.constraints.banned, self.target) for h in found]
@@ -261,7 +262,7 @@ class Writer:
         return self.settings.unknown == "copy" and isinstance(self.sources, TextSources)
 
     def _seen(self, pairs: Sequence[tuple[SourcePart, Hypothesis]]) -> dict[int, Tensor]:
-        """Cross-attention of the outputs that need it, by their index."""
+        """Return the cross-attention of the outputs that need it, by index."""
         asked = {
             place: pair
             for place, pair in enumerate(pairs)
@@ -299,7 +300,7 @@ class Writer:
 
 
 def with_unknown(tokens: Sequence[int], unknown: Sequence[str], target: Tokenizer) -> str:
-    """Text of the tokens, in which each unknown token is replaced by the source word at its
+    """Return the text of the tokens, with each unknown token replaced by the source word at its
     index."""
     if target.unk not in tokens:
         return target.decode(tokens)
@@ -316,7 +317,7 @@ def with_unknown(tokens: Sequence[int], unknown: Sequence[str], target: Tokenize
 
 
 ROWS = 1024
-"""Largest number of tokens whose logits over the vocabulary are in memory at a time."""
+"""Maximum number of tokens whose logits over the vocabulary are in memory at a time."""
 
 
 def target_scores(
@@ -329,7 +330,8 @@ def target_scores(
 ) -> list[TargetScore]:
     """Score each target given its source, in batches of similar length.
 
-    `lengths` are those of the pairs; a batch has at most `room` tokens."""
+    `lengths`: lengths of the pairs in tokens. `room`: maximum number of tokens in a batch.
+    """
     begin = [] if tokenizer.target_begin is None else [tokenizer.target_begin]
     found: dict[int, list[float]] = {}
     for group in batches(lengths, room):
@@ -342,7 +344,7 @@ def target_scores(
                 eos=tokenizer.eos,
             )
         found |= dict(zip(group, logs, strict=True))
-    # The begin token is the same in every output and is not scored.
+    # The begin token is the same in every output, so it is not scored.
     of_tokens = [found[place][len(begin) :] for place in range(len(targets))]
     return [TargetScore(sum(logs), logs) for logs in of_tokens]
 
@@ -356,9 +358,9 @@ def token_log_probs(
     bos: int,
     eos: int,
 ) -> list[list[float]]:
-    """Log-probabilities of the tokens of each target and its end token.
+    """Return the log-probabilities of the tokens of each target and of its end token.
 
-    Text sources already contain their end token. An ensemble averages probabilities.
+    Text sources must already contain their end token. An ensemble averages probabilities.
     """
     lengths = [len(target) + 1 for target in targets]
     inputs = [token for target in targets for token in (bos, *target)]

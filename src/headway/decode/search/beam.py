@@ -1,9 +1,9 @@
 """Beam search on tensors, as in the code of the Transformer paper.
 
-k hypotheses are alive. Each step takes the 2k best continuations. Those that end are added to a set
-of the k best finished ones, ranked by penalised score; the k best others stay alive. A source is
-done when its best finished score exceeds what its best alive hypothesis could still reach:
-log P / lp(longest length).
+Each source has k alive hypotheses. Each step takes their 2k best continuations. Continuations that
+end join the set of the k best finished hypotheses, ranked by penalized score. The k best of the
+others stay alive. A source is done when its best finished score exceeds what its best alive
+hypothesis could still reach: log P / lp(maximum length).
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from headway.decode.steps import DecodingSteps
 def beam_search(
     steps: DecodingSteps, job: Job, observer: Observer | None = None
 ) -> list[list[Hypothesis]]:
-    """Return the best outputs of each source. With several groups (diverse beam search), each has
-    its own beam and avoids the tokens that earlier groups chose (Vijayakumar et al. 2016)."""
+    """Return the best outputs of each source.
+
+    Diverse beam search uses several groups. Each group has a beam of its own, and avoids tokens
+    that earlier groups chose at this step (Vijayakumar et al. 2016).
+    """
     settings, eos = job.settings, job.specials.eos
     room, width = max(job.limits), settings.beam // settings.groups
     device = steps.device
@@ -82,8 +85,8 @@ def beam_search(
 
 
 def _continuations(beams: Beams, scores_BWV: Tensor, price_BV: Tensor | None) -> BeamCandidates:
-    """The 2W best continuations of each source; `price_BV` penalises tokens that earlier groups
-    chose."""
+    """Return the 2W best continuations of each source. `price_BV`: penalty on tokens that earlier
+    groups chose."""
     width, vocab_size = scores_BWV.shape[1:]
     k = min(2 * width, vocab_size)
     if price_BV is None:
@@ -98,7 +101,7 @@ def _continuations(beams: Beams, scores_BWV: Tensor, price_BV: Tensor | None) ->
 
 
 def _take(groups: list[Beams], leaving: list[int], job: Job) -> list[list[Hypothesis]]:
-    """Remove finished sources from the batch, and return their best outputs."""
+    """Remove finished sources from the batch and return their best outputs."""
     index = torch.tensor(leaving, device=groups[0].done_B.device)
     taken = [beams.keep(index).cpu() for beams in groups]
     n_best = job.settings.n_best
@@ -112,7 +115,7 @@ def _take(groups: list[Beams], leaving: list[int], job: Job) -> list[list[Hypoth
 
 
 def _different(found: list[Hypothesis]) -> list[Hypothesis]:
-    """Remove duplicate outputs, which several groups of diverse beam search may find."""
+    """Remove duplicate outputs, which occur if groups of diverse beam search find the same text."""
     first: dict[tuple[int, ...], Hypothesis] = {}
     for h in found:
         first.setdefault((*h.tokens, h.finished), h)
@@ -120,20 +123,21 @@ def _different(found: list[Hypothesis]) -> list[Hypothesis]:
 
 
 class Coverage:
-    """Attention of each hypothesis on each source token so far, for the coverage penalty."""
+    """Sum of the attention of each hypothesis on each source token, for the coverage penalty."""
 
     def __init__(self, weight: float) -> None:
         self.weight = weight
         self.got_BWS: Tensor | None = None
 
     def add(self, steps: DecodingSteps) -> Tensor | None:
-        """Add the attention of the last step; return the penalty for ending now (None if
-        disabled)."""
+        """Add the attention of the last step. Return the coverage penalty of ending now, or None if
+        the penalty is disabled."""
         if not self.weight:
             return None
         attention_BWS = steps.attention_BWS
         self.got_BWS = attention_BWS if self.got_BWS is None else self.got_BWS + attention_BWS
-        # Softmax gives every real token a positive weight; padding has exactly 0.
+        # Padding is exactly where attention is 0, because softmax gives every source token a
+        # positive weight.
         return coverage_penalty(self.got_BWS, attention_BWS > 0, self.weight)
 
     def reorder(self, parents_BW: Tensor) -> None:
@@ -146,19 +150,20 @@ class Coverage:
 
 
 def coverage_penalty(attention_S: Tensor, real_S: Tensor, weight: float) -> Tensor:
-    """Coverage penalty of GNMT: `weight` · Σ log min(attention on a source token, 1), at most 0.
+    """Return the coverage penalty of GNMT, at most 0: `weight` · Σ log min(attention on a source
+    token, 1).
 
-    `attention_S` is summed over target tokens; `real_S` is True where there is a source token.
+    `attention_S`: attention summed over target tokens. `real_S`: False for padding.
     """
-    # The clamp keeps the penalty of a token without attention finite.
+    # Clamp, because the logarithm of 0 (a token without attention) is not finite.
     lack_S = attention_S.clamp(1e-9, 1.0).log().masked_fill(~real_S, 0.0)
     return weight * lack_S.sum(-1)
 
 
 @dataclass(frozen=True)
 class Beams:
-    """State of a beam search: B sources with W hypotheses each, of up to T tokens. Unused slots
-    have log-probability -inf."""
+    """State of a beam search: B sources with W hypotheses each, of at most T tokens. Unused slots
+    have log-probability −∞."""
 
     tokens_BWT: Tensor
     token_log_probs_BWT: Tensor
@@ -177,7 +182,7 @@ class Beams:
 
     done_B: Tensor
     length_B: Tensor
-    """Number of tokens of the alive hypotheses; fixed once the source is done."""
+    """Number of tokens of the alive hypotheses. It no longer changes once the source is done."""
 
     @classmethod
     def start(cls, limit_B: Tensor, width: int, room: int) -> Beams:
@@ -224,9 +229,9 @@ class BeamCandidates:
         tokens_BWC: Tensor,
         price_BWC: Tensor | None,
     ) -> BeamCandidates:
-        """Choose the best of all candidates, the best next tokens of each hypothesis.
+        """Choose the best continuations from the best next tokens of each hypothesis.
 
-        `price_BWC` is subtracted for the choice only, not from the stored log-probabilities.
+        `price_BWC`: penalty that affects the choice only, not the stored log-probabilities.
         """
         n_candidates = candidates_BWC.shape[2]
         total_BN = (log_prob_BW[:, :, None] + candidates_BWC).flatten(1)
@@ -244,12 +249,12 @@ def grow(
     beams: Beams, found: BeamCandidates, at_1: Tensor, *, eos: int, penalty: Penalty,
     bonus_BC: Tensor | None = None, stop_at: int = 1,
 ) -> tuple[Beams, Tensor]:  # fmt: skip
-    """Advance the beams by one step. Returns the new beams, and the parent of each alive
-    hypothesis.
+    """Advance the beams by one step. Return the new beams, and the index of each alive hypothesis'
+    parent.
 
-    `at_1` is the number of tokens so far, on the device. `bonus_BC` is added to the score of a
-    continuation that ends. A source stops when its `stop_at` best finished hypotheses cannot be
-    beaten.
+    `at_1`: number of tokens so far, as a tensor on the device. `bonus_BC`: added to the score of a
+    continuation that ends. `stop_at`: a source is done when this many finished hypotheses can no
+    longer be beaten.
     """
     going_B = ~beams.done_B
     ends_BC = (found.token_BC == eos) & found.log_prob_BC.isfinite() & going_B[:, None]
@@ -259,7 +264,7 @@ def grow(
     alive_BW = found.log_prob_BC.masked_fill(found.token_BC == eos, -torch.inf).gather(
         1, alive_index
     )
-    # If the rules allow no token at all, the hypothesis so far is the output.
+    # If the rules ban every token, the hypothesis is finished as it is.
     stuck_B = alive_BW[:, 0].isneginf() & ended.ended_score_BW[:, 0].isneginf()
     going_B = going_B & ~stuck_B
     stays_BW = torch.arange(width, device=at_1.device).expand_as(beams.log_prob_BW)
@@ -329,9 +334,10 @@ def _ended(
 
 
 def _first_alive(found: BeamCandidates, eos: int, width: int) -> Tensor:
-    """Indices of the first W continuations that do not end, in order.
+    """Return the indices of the first W continuations that do not end, in order.
 
-    With a tiny vocabulary there may be fewer than W; ended ones, at -inf, then fill the rest.
+    With a tiny vocabulary there may be fewer than W. Ended continuations with log-probability −∞
+    then fill the rest.
     """
     n_found = found.token_BC.shape[1]
     place_C = torch.arange(n_found, device=found.token_BC.device)
@@ -341,13 +347,14 @@ def _first_alive(found: BeamCandidates, eos: int, width: int) -> Tensor:
 
 
 def _extended(past_BWT: Tensor, parent_BC: Tensor, new_BC: Tensor, at_1: Tensor) -> Tensor:
-    """Copy the values of each hypothesis' parent and append one more."""
+    """Copy the values of each hypothesis' parent and append one value."""
     index_BCT = parent_BC[:, :, None].expand(-1, -1, past_BWT.shape[2])
     return past_BWT.gather(1, index_BCT).index_copy_(2, at_1, new_BC[:, :, None])
 
 
 def hypotheses(beams: Beams, number: int, n_best: int, penalty: Penalty) -> list[Hypothesis]:
-    """Best hypotheses of a source: finished ones first, then alive ones if there are too few."""
+    """Return the best hypotheses of a source: finished ones first, then alive ones if there are too
+    few."""
     found = []
     for w, score in enumerate(beams.ended_score_BW[number].tolist()):
         if score > -torch.inf:

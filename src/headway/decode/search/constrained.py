@@ -1,9 +1,9 @@
 """Beam search with required phrases (after Post & Vilar 2018).
 
 Hypotheses are grouped into banks by the number of required tokens that they contain, and every bank
-gets a share of the beam. A hypothesis that started a phrase therefore does not compete with those
-without it. The hypothesis with the most required tokens always stays in the beam and can always
-continue, so every output contains the phrases.
+gets a share of the beam. A hypothesis that has begun a phrase therefore does not compete with
+hypotheses that have not. The hypothesis with the most required tokens always stays in the beam and
+can always continue, so every output contains all phrases.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PhraseProgress:
 
     missing: tuple[Phrase, ...]
     tail: Phrase = ()
-    """Last tokens of the hypothesis that are a prefix of a missing phrase."""
+    """Longest suffix of the hypothesis that is a proper prefix of a missing phrase."""
 
     @property
     def need(self) -> int:
@@ -37,13 +37,14 @@ class PhraseProgress:
 
     @property
     def wanted(self) -> set[int]:
-        """Tokens that continue a started phrase, or start one that is missing."""
+        """Tokens that continue the phrase in progress or start a missing phrase."""
         size = len(self.tail)
         begun = {p[size] for p in self.missing if p[:size] == self.tail}
         return begun | {p[0] for p in self.missing}
 
     def after(self, token: int) -> PhraseProgress:
-        """Progress after one more token. A phrase counts once complete; no token counts for two."""
+        """Return the progress after one more token. A phrase counts once it is complete, and no
+        token counts for two phrases."""
         seen = (*self.tail, token)
         for start in range(len(seen)):
             if seen[start:] in self.missing:
@@ -57,7 +58,7 @@ class PhraseProgress:
 
 @dataclass(frozen=True)
 class Branch:
-    """Unfinished hypothesis, or a continuation of one."""
+    """Unfinished hypothesis, or a candidate continuation of one."""
 
     tokens: tuple[int, ...]
     token_log_probs: tuple[float, ...]
@@ -76,7 +77,7 @@ class Branch:
 
 
 class ConstrainedBeam:
-    """Hypotheses of one source."""
+    """Beam of one source with required phrases."""
 
     def __init__(self, job: Job, number: int, width: int) -> None:
         wish = job.constraints[number]
@@ -87,7 +88,7 @@ class ConstrainedBeam:
         self.done = False
 
     def grow(self, free_WV: Tensor, bound_WV: Tensor) -> None:
-        """Advance by one step, given log-probabilities before and after the rules."""
+        """Advance by one step, given log-probabilities before and after the rules are applied."""
         eos, n = self.job.specials.eos, len(self.alive[0].tokens) + 1
         found = list(self._continuations(free_WV, bound_WV))
         new = [self._hypothesis(branch) for branch in found if branch.tokens[-1] == eos]
@@ -103,7 +104,7 @@ class ConstrainedBeam:
         self.done = safe or n >= self.limit
 
     def _continuations(self, free_WV: Tensor, bound_WV: Tensor) -> Iterator[Branch]:
-        """Most probable continuations, and those with a token that a hypothesis needs."""
+        """Return the most probable continuations, and all continuations with a required token."""
         eos, n = self.job.specials.eos, len(self.alive[0].tokens)
         values_WC, tokens_WC = top_k(bound_WV, min(2 * self.width, bound_WV.shape[1]))
         rows = zip(self.alive, values_WC.tolist(), tokens_WC.tolist(), strict=False)
@@ -124,8 +125,8 @@ class ConstrainedBeam:
                     yield branch.extended(parent, token, value, eos=eos)
 
     def _share(self, branches: Iterator[Branch]) -> list[Branch]:
-        """Fill the beam in rounds: the best of each bank, then the second best of each, and so
-        on."""
+        """Fill the beam in rounds: the best hypothesis of each bank, then the second best of each,
+        and so on."""
         banks: dict[int, list[Branch]] = {}
         for branch in sorted(branches, key=lambda branch: -branch.log_prob):
             banks.setdefault(branch.progress.need, []).append(branch)
@@ -145,7 +146,8 @@ class ConstrainedBeam:
         return Hypothesis(list(tokens), branch.log_prob, score, values, finished)
 
     def result(self) -> list[Hypothesis]:
-        """Best hypotheses: finished ones first, then alive ones, if possible with all phrases."""
+        """Return the best hypotheses, finished before alive ones. Those with all phrases are
+        preferred."""
         n_best = self.job.settings.n_best
         whole = [branch for branch in self.alive if not branch.progress.need]
         rest = [self._hypothesis(branch, finished=False) for branch in whole or self.alive]
@@ -193,7 +195,7 @@ def _past(beams: Sequence[ConstrainedBeam], width: int, device: torch.device) ->
 
 
 def _filled(values: list[int], width: int) -> list[int]:
-    """Fill unused slots with the first hypothesis; they are ignored."""
+    """Fill unused slots with copies of the first hypothesis, whose results are ignored."""
     return values + values[:1] * (width - len(values))
 
 

@@ -1,13 +1,13 @@
 """Search with CUDA graphs, which are captured once and reused for later batches.
 
-A step of a small batch is hundreds of kernels of a few microseconds each, so launching them
-dominates its time. A CUDA graph is launched at once. It needs tensors that keep their shapes and
-addresses: `StaticSearch` is a search on such tensors, `StaticModel` a model in it. No step
-synchronises with the device: the number of the step, the finished sources and the parents of
-hypotheses are tensors. Without CUDA graphs the search runs on any device.
+A decoding step of a small batch consists of hundreds of kernels that take a few microseconds each,
+so launching them dominates the time. A CUDA graph launches all of them at once, but needs tensors
+with fixed shapes and addresses. `StaticSearch` is a search on fixed tensors, and `StaticModel` is
+the model in such a search. The code works without CUDA graphs, too, on any device.
 
-`Job.between_steps` is not called here: a graph contains addresses of tables that another search may
-replace, and a search with CUDA graphs takes well below a second.
+No step synchronizes with the device, so the step number, the finished sources and the parents of
+hypotheses are tensors. `Job.between_steps` is not called here, because a graph contains addresses
+of tables that another search may replace. A search with CUDA graphs takes well below a second.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ from headway.nn.layout import Layout, Tree
 from headway.nn.positions import extend_positions, max_positions
 
 SOURCES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""Batch sizes for which graphs are captured; other batches are padded to the next size."""
+"""Batch sizes for which graphs are captured. Other batches are padded to the next larger size."""
 
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Output lengths for which graphs are captured."""
 
 SOURCE_LENGTHS = (16, 32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096)
-"""Source lengths for which graphs are captured. Steps are finer, because padding long sources costs
-more."""
+"""Source lengths for which graphs are captured. The sizes are closer together than those of
+outputs, because padding long sources costs more."""
 
 FEWEST = 8
-"""Smallest batch size to which a search shrinks when sources are finished; steps of smaller batches
-take as long."""
+"""Smallest batch size to which a search shrinks as sources finish. Steps of smaller batches are not
+faster."""
 
 LOOK_EVERY = 8
 """Number of steps between checks for finished sources; each check waits for the device."""
 
 WARM_UPS = 2
-"""Calls before capturing a graph, in which libraries allocate persistent memory."""
+"""Number of calls before a graph is captured, in which libraries allocate persistent memory."""
 
 
 class CudaGraphSearcher:
-    """Searcher for one model and one set of decoding settings, with CUDA graphs on a GPU."""
+    """Searcher for one model and one set of decoding settings, which uses CUDA graphs on a GPU."""
 
     def __init__(self, model: Seq2Seq | Decoder) -> None:
         self.model = model
         self.front = model.front if isinstance(model, Decoder) else model.source_front
         self.weights: tuple[int, ...] = ()
-        """Memory addresses of the weights. Graphs contain them, so changed addresses invalidate the
-        graphs."""
+        """Memory addresses of the weights. Graphs contain these addresses, so a change invalidates
+        all graphs."""
 
         self.free = True
-        """Whether no search is running. Searches share their state, so a search that is started
-        from a `watch` callback must not use CUDA graphs."""
+        """Whether no search is running. All searches share their state, so a search started by a
+        `watch` callback must not use CUDA graphs."""
 
         self.searches: dict[StaticShape, StaticSearch] = {}
         self.graphs: dict[tuple[StaticShape, int], torch.cuda.CUDAGraph] = {}
@@ -82,7 +82,7 @@ class CudaGraphSearcher:
         prefix: Cache | None = None,
         watch: TokenCallback | None = None,
     ) -> list[list[Hypothesis]]:
-        """Decode a batch. `numbers`, `prefix` and `watch`: as in `Searcher`."""
+        """Decode a batch. `numbers`, `prefix` and `watch` are those of `Searcher.__call__`."""
         self.free = False
         try:
             return self._searched(sources, job, numbers, prefix, watch)
@@ -143,7 +143,7 @@ class CudaGraphSearcher:
     def _moved(
         self, search: StaticSearch, n_sources: int, going: Sequence[int], job: Job
     ) -> StaticSearch:
-        """Continue the remaining sources in a search with a smaller batch."""
+        """Continue the unfinished sources in a search with a smaller batch size."""
         old = search.shape
         smaller = self._search(StaticShape(n_sources, old.width, old.source_room, old.room), job)
         smaller.take_over(search, going)
@@ -164,7 +164,10 @@ class CudaGraphSearcher:
 def capture_graph(
     advance: Callable[[], None], places: Sequence[Tensor], pool: Any
 ) -> torch.cuda.CUDAGraph:
-    """Capture the next step as a CUDA graph. The values in `places` are restored after warm-up."""
+    """Capture the next step as a CUDA graph.
+
+    The warm-up calls change the tensors in `places`, so their values are restored afterwards.
+    """
     before = [place.clone() for place in places]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
@@ -181,14 +184,14 @@ def capture_graph(
 
 
 def new_graph_pool() -> Any:
-    """Create a memory pool that the graphs share."""
+    """Create a memory pool that all graphs share."""
     return torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
 
 
 def notify_callback(
     search: StaticSearch, numbers: Sequence[int], seen: int, watch: TokenCallback
 ) -> None:
-    """Call `watch` for the tokens after the first `seen` ones. A hypothesis that it stops is
+    """Call `watch` for each token after the first `seen` ones. A hypothesis that it stops is
     truncated and marked as done."""
     state = search.state
     assert isinstance(state, Paths), "a beam search cannot be watched: its outputs may change"
@@ -203,7 +206,8 @@ def notify_callback(
 
 
 def _taken(search: StaticSearch, numbers: Sequence[int], job: Job) -> dict[int, list[Hypothesis]]:
-    """Read the current outputs of all sources. Those of unfinished sources are replaced later."""
+    """Return the current outputs of all sources by index. Outputs of unfinished sources are
+    replaced later."""
     state = search.state.cpu()
     if isinstance(state, Beams):
         n_best, penalty = job.settings.n_best, job.penalty
@@ -215,23 +219,24 @@ def _taken(search: StaticSearch, numbers: Sequence[int], job: Job) -> dict[int, 
 
 
 def round_up_to_size(sizes: Sequence[int], wanted: int) -> int:
-    """Return the smallest sufficient size, or `wanted` itself if it exceeds all of them."""
+    """Return the smallest size that is at least `wanted`, or `wanted` itself if all sizes are
+    smaller."""
     place = bisect_left(sizes, wanted)
     return sizes[place] if place < len(sizes) else wanted
 
 
 class StaticCache(Cache):
-    """KV cache of fixed size for CUDA graphs: tensors determine where new keys are written and
+    """KV cache of fixed size for CUDA graphs. Tensors determine where new keys are written and
     which keys attention sees."""
 
     def __init__(self, n_layers: int, n_sources: int, capacity: int, device: torch.device) -> None:
         super().__init__(n_layers, n_sources, capacity)
         self.at_1 = torch.zeros(1, dtype=torch.long, device=device)
         self.rows_W = self.at_1
-        """Cache positions of the next keys, within each source."""
+        """Cache positions at which the next keys of each source are written."""
 
         self.used = self.capacity
-        """Number of cache positions that attention reads, the same for all sources."""
+        """Number of cache positions that attention reads, equal for all sources."""
 
         unknown = Layout.in_cache([0] * self.n_rows, self.capacity, device)
         self.keys = replace(unknown, lengths=None)
@@ -246,7 +251,7 @@ class StaticCache(Cache):
         pass
 
     def take_over(self, other: StaticCache, index_B: Tensor) -> None:
-        """Copy the entries of some sources from another cache."""
+        """Copy the cache entries of some sources from another cache."""
         self.at_1.copy_(other.at_1)
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             for name, grid_BS in theirs.cells.items():
@@ -260,8 +265,10 @@ class StaticCache(Cache):
 
 
 class StaticSearch:
-    """Greedy search, sampling or beam search on tensors of fixed shape, for CUDA graphs. Call
-    `begin`, then `advance` until all sources are done."""
+    """Greedy search, sampling or beam search on tensors of fixed shape, for CUDA graphs.
+
+    Call `begin`, then `advance` until all sources are done.
+    """
 
     def __init__(self, model: Seq2Seq | Decoder, shape: StaticShape, job: Job) -> None:
         self.model, self.shape, self.job = model, shape, job
@@ -307,9 +314,10 @@ class StaticSearch:
         numbers: Sequence[Sequence[int]] | None = None,
         prefix: Cache | None = None,
     ) -> None:
-        """Load a batch, whose number of sources and lengths must fit the shape.
+        """Load a batch that fits the shape of this search.
 
-        `numbers`: keys of the sources for random draws. `prefix`: shared prefix of the prompts.
+        `numbers`: keys of the sources for random draws. `prefix`: cache of a prefix that all
+        prompts share.
         """
         lack = self.shape.n_sources - len(sources)
         start = self.body.load(sources, self.cache, prefix)
@@ -330,12 +338,13 @@ class StaticSearch:
             self.chances_BWT[: len(sources)] = drawn_NWT.to(self.device)
         limit_B = torch.tensor([*limits, *[1] * lack], device=self.device)
         copy_state(self.state, self._start(limit_B))
-        # Unused slots are done from the start.
+        # Slots without a source are done from the start.
         self.done[len(sources) :] = True
         self.cache.at_1.zero_()
 
     def advance(self, used: int) -> None:
-        """Run one step; `used` is an upper bound of the tokens so far, including this one."""
+        """Run one step. `used`: upper bound of the number of tokens so far, including the token of
+        this step."""
         state, at_1, eos = self.state, self.cache.at_1, self.job.specials.eos
         scores_RV = self._scores(used)
         self._rules(scores_RV)
@@ -361,7 +370,7 @@ class StaticSearch:
         at_1 += 1
 
     def _picked(self, scores_RV: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-probability and the next token of each hypothesis."""
+        """Return the log-probability and the token that are chosen for each hypothesis."""
         if self.draw is None:
             log_prob_R1, token_R1 = top_k(scores_RV, 1)
         else:
@@ -383,8 +392,8 @@ class StaticSearch:
         self.cache.tree = Tree(self.may_BWS[:, :, :cells], self.position_B1S[:, :, :cells])
         position_B, reach = self.offset_B + at_1, self.front + used
         if self.body.reach is not None:
-            # Finished sources are still computed; their positions must stay within the range of the
-            # model.
+            # Finished sources are still computed, so their positions must stay within the range of
+            # the model.
             position_B, reach = position_B.clamp(max=self.body.reach - 1), self.body.reach
         position_N = position_B[:, None].expand_as(self.tokens_BW).flatten()
         layout = replace(self.base, positions_N=position_N, reach=reach, memo={})
@@ -413,8 +422,10 @@ class StaticSearch:
             scores_RV[:, begin].masked_fill_(begins_1, 0.0)
 
     def changing(self) -> list[Tensor]:
-        """Tensors with one row per source that a step changes. Keys and values are not among them:
-        steps only append to them."""
+        """Return the tensors with one row per source that a step changes.
+
+        Keys and values are excluded, because steps only append to them.
+        """
         state = [getattr(self.state, field.name) for field in fields(self.state)]
         return [*state, self.tokens_BW, self.may_BWS, self.used_BWV]
 
@@ -422,7 +433,7 @@ class StaticSearch:
         return [self.offset_B, self.position_B1S, self.chances_BWT, *self.body.per_source()]
 
     def take_over(self, other: StaticSearch, places: Sequence[int]) -> None:
-        """Continue some sources of another search that has the same shape except for the number of
+        """Continue some sources of another search, whose shape may differ only in the number of
         sources."""
         lack = self.shape.n_sources - len(places)
         index_B = torch.tensor([*places, *[places[0]] * lack], device=self.device)
@@ -438,7 +449,7 @@ class StaticSearch:
 
 
 def supports_static_search(job: Job) -> bool:
-    """Whether a search of one model can do this job with fixed shapes."""
+    """Return whether a search of one model with fixed shapes supports this job."""
     settings = job.settings
     plain = settings.sample or (settings.groups == 1 and not settings.coverage)
     begin = begin_of(job)
@@ -450,18 +461,19 @@ def supports_static_search(job: Job) -> bool:
 
 
 def begin_of(job: Job) -> int | None:
-    """Return the token that starts every output, if there is one; prompts already contain it."""
+    """Return the token that starts every output. Return None for prompts, which already contain
+    it."""
     return job.specials.target_begin if job.prompts is None else None
 
 
 def width_of(job: Job) -> int:
-    """Number of hypotheses of each source."""
+    """Return the number of hypotheses of each source."""
     return job.settings.n_best if job.settings.sample else job.settings.beam
 
 
 def _into(old: Tensor | None, new: Tensor) -> Tensor:
-    """Copy new values into an existing tensor: CUDA graphs contain its address. Without one, return
-    a copy."""
+    """Copy new values into an existing tensor, because CUDA graphs contain its address. If there is
+    none, return a copy of the new values."""
     return new.clone() if old is None else old.copy_(new)
 
 
@@ -479,43 +491,45 @@ class StaticShape:
     n_sources: int
     width: int
     source_room: int
-    """Number of positions of the longest encoded source, or of tokens of the longest prompt."""
+    """Maximum length of a source in encoder positions, or of a prompt in tokens."""
 
     room: int
-    """Number of tokens of the longest output, including the end token."""
+    """Maximum number of tokens of an output, including the end token."""
 
 
 @dataclass(frozen=True)
 class FirstTokens:
-    """First token of each source to process in a search, with its position."""
+    """First token that the decoder processes for each source, with its position."""
 
     tokens: list[int]
-    """First token to process, for each source."""
+    """First token of each source."""
 
     offsets: list[int]
-    """Position of the first token, for each source: the number of tokens already processed."""
+    """Position of the first token of each source, which is the number of tokens already
+    processed."""
 
 
 class StaticModel(Protocol):
     blocks: list[Any]
     front: int
-    """Number of cache entries that come before those of the outputs."""
+    """Number of cache entries before those of the outputs."""
 
     reach: int | None
-    """Maximum number of positions, or None if there is no limit."""
+    """Maximum number of positions; None if there is no limit."""
 
     def load(self, sources: Sequence[Any], cache: Cache, prefix: Cache | None) -> FirstTokens:
-        """Process a batch of sources or prompts and fill the cache."""
+        """Process a batch of sources or prompts and fill the cache. Return the first tokens of the
+        outputs."""
 
     def hidden_states(self, tokens_N: Tensor, layout: Layout, cache: Cache) -> Tensor: ...
 
     def per_source(self) -> list[Tensor]:
-        """Tensors with one row per source, except those of the cache."""
+        """Return the tensors with one row per source, except those of the cache."""
 
 
 class StaticSeq2Seq:
-    """Encoder-decoder in a search with fixed shapes. Sources are encoded, and their keys for
-    cross-attention are cached."""
+    """Encoder-decoder in a search with fixed shapes. It encodes the sources and caches their keys
+    and values for cross-attention."""
 
     def __init__(self, model: Seq2Seq, shape: StaticShape, bos: int, device: torch.device) -> None:
         self.model, self.shape, self.bos, self.device = model, shape, bos, device
@@ -555,8 +569,11 @@ class StaticSeq2Seq:
 
 
 class StaticDecoder:
-    """Language model in a search with fixed shapes. The keys of a prompt come first in the cache;
-    its last token is the first to be processed."""
+    """Language model in a search with fixed shapes.
+
+    The keys of the prompts come first in the cache. The last token of a prompt is the first token
+    that the search processes.
+    """
 
     def __init__(self, model: Decoder, shape: StaticShape, device: torch.device) -> None:
         self.model, self.shape, self.device = model, shape, device

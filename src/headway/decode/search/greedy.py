@@ -1,4 +1,4 @@
-"""Greedy decoding and sampling, in which hypotheses are independent of each other."""
+"""Greedy decoding and sampling, in which hypotheses do not depend on each other."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from headway.decode.search.job import Hypothesis, Job, TokenChooser, top_k
 from headway.decode.steps import DecodingSteps
 
 TokenCallback = Callable[[int, int, int], bool]
-"""Type of callbacks for new tokens. They get the source, the number of its hypothesis and the
-token, and return whether to stop the hypothesis."""
+"""Type of callbacks for new tokens. Arguments: indices of the source and of its hypothesis, and the
+token. The result is whether to stop the hypothesis."""
 
 
 @dataclass(frozen=True)
 class Paths:
-    """State of greedy decoding or sampling: B sources with W hypotheses each, of up to T tokens."""
+    """State of greedy decoding or sampling: B sources with W hypotheses each, of at most T
+    tokens."""
 
     tokens_BWT: Tensor
     log_probs_BWT: Tensor
     length_BW: Tensor
-    """Number of tokens, including the end token; fixed after it."""
+    """Number of tokens of each hypothesis, including the end token. It no longer changes once the
+    hypothesis has ended."""
 
     done_BW: Tensor
     limit_B: Tensor
@@ -44,7 +46,8 @@ class Paths:
         return self.done_BW.all(1)
 
     def after(self, token_BW: Tensor, log_prob_BW: Tensor, at_1: Tensor, eos: int) -> Paths:
-        """Append one token to each. `at_1` is the number of tokens so far, on the device."""
+        """Append one token to each hypothesis. `at_1`: number of tokens so far, as a tensor on the
+        device."""
         length_BW = self.length_BW + ~self.done_BW
         ended_BW = (token_BW == eos) | (length_BW >= self.limit_B[:, None])
         self.tokens_BWT.index_copy_(2, at_1, token_BW[:, :, None])
@@ -54,7 +57,7 @@ class Paths:
     def watched(
         self, before: Paths, token_BW: Tensor, sources: Sequence[int], watch: TokenCallback
     ) -> Paths:
-        """Call `watch` for the new tokens, except those of hypotheses that were already done."""
+        """Call `watch` for the new token of each hypothesis that was not already done."""
         rows = zip(sources, token_BW.tolist(), before.done_BW.tolist(), strict=True)
         stop = [
             [not done[w] and watch(source, w, token) for w, token in enumerate(tokens)]
@@ -69,7 +72,7 @@ class Paths:
         return Paths(**{field.name: getattr(self, field.name).cpu() for field in fields(self)})
 
     def hypotheses(self, place: int, job: Job) -> list[Hypothesis]:
-        """Hypotheses of one source, best first."""
+        """Return the hypotheses of one source, best first."""
         rows = zip(
             self.length_BW[place].tolist(),
             self.tokens_BWT[place].tolist(),
@@ -87,10 +90,10 @@ def generate_independently(
     pick: TokenChooser,
     watch: TokenCallback | None = None,
 ) -> list[list[Hypothesis]]:
-    """Generate `width` hypotheses for each source, adding the token that `pick` chooses in each
-    step.
+    """Generate `width` hypotheses for each source.
 
-    `watch` is called for every new token and may end the hypothesis.
+    `pick` chooses the next token in each step. `watch` is called for every new token and may end
+    its hypothesis.
     """
     room, device = max(job.limits), steps.device
     sources = list(range(len(job.limits)))
@@ -134,5 +137,5 @@ def hypothesis(tokens: list[int], log_probs: list[float], job: Job) -> Hypothesi
 
 
 def most_likely(scores_RV: Tensor, at: int, sources: Sequence[int]) -> Tensor:
-    """Choose the most probable token: the `TokenChooser` of greedy decoding."""
+    """Return the most probable token of each row: the `TokenChooser` of greedy decoding."""
     return top_k(scores_RV, 1)[1].squeeze(1)

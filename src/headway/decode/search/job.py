@@ -1,4 +1,5 @@
-"""Job of a search (limits, rules, penalties, cancellation), its observers and its outputs."""
+"""Parameters of a search (limits, rules, penalties, cancellation), its observers and its
+outputs."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:  # beam search reports its steps to observers
     from headway.decode.search.beam import BeamCandidates, Beams
 
 LEAVE_AT = 1 / 8
-"""Share of finished sources in a batch from which they are removed. Moving the remaining ones has a
-cost."""
+"""Fraction of finished sources in a batch at which they are removed. Smaller fractions do not pay,
+because the remaining sources must be moved."""
 
 LOOK_EVERY = 4
 """Number of steps between checks for finished sources on a GPU: each check waits for the device."""
@@ -33,11 +34,11 @@ NEW_TOKENS = 256
 
 
 IsCancelled = Callable[[int], bool]
-"""Type of callbacks that return whether the request of a source, given by its number, was
-cancelled."""
+"""Type of callbacks that return whether the request of a source was cancelled. The argument is the
+number of the source."""
 
 UNNUMBERED = -1
-"""Placeholder for sources without a number. For it, `IsCancelled` returns whether all requests were
+"""Number of a source without a number. For it, `IsCancelled` returns whether all requests were
 cancelled."""
 
 
@@ -47,32 +48,37 @@ def do_nothing() -> None:
 
 @dataclass(frozen=True)
 class Interruption:
-    """Callbacks with which a server cancels a running search, or computes something else between
-    two of its steps."""
+    """Callbacks with which a server cancels a running search, or does other work between two of its
+    steps."""
 
     is_cancelled: IsCancelled
     between_steps: Callable[[], None] = do_nothing
-    """Called in the thread of the search. It may run another search of the same models: a search
-    keeps its state in its own objects. An exception ends the search."""
+    """Callback in the thread of the search.
+
+    It may run another search of the same models, because a search keeps its state in its own
+    objects. An exception ends the search.
+    """
 
 
 INTERRUPTION: ContextVar[Interruption | None] = ContextVar("interruption", default=None)
-"""Callbacks of the current context (thread or task), which all searches in it use."""
+"""Callbacks for all searches in the current context (thread or asyncio task)."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One output of a search. `tokens` excludes the end token; `token_log_probs` includes it
-    last."""
+    """One output of a search.
+
+    `tokens` excludes the end token, while `token_log_probs` includes that of the end token.
+    """
 
     tokens: list[int]
     log_prob: float
     score: float
-    """Log P with penalties, by which the outputs of a source are ranked."""
+    """Log-probability with penalties, by which the outputs of a source are ranked."""
 
     token_log_probs: list[float]
     finished: bool
-    """Whether the hypothesis has an end token; False if the length limit cut it off."""
+    """Whether the hypothesis ends with the end token. False if the length limit ended it."""
 
 
 @dataclass(frozen=True)
@@ -80,19 +86,20 @@ class Job:
     settings: DecodeSettings
     specials: SpecialTokens
     limits: Sequence[int]
-    """Maximum number of tokens of each output, including the end token."""
+    """Maximum number of tokens in an output of each source, including the end token."""
 
     constraints: Sequence[TokenConstraints]
     logits_processors: LogitsProcessors
     penalty: Penalty
     prompts: Sequence[Sequence[int]] | None = None
-    """Prompts that the outputs continue, for language models."""
+    """Prompts that the outputs continue; None for models with an encoder."""
 
     is_cancelled: IsCancelled | None = None
-    """Callback that returns whether a source was cancelled; it is then removed at the next step."""
+    """Callback that returns whether a source was cancelled. Cancelled sources are removed at the
+    next step."""
 
     between_steps: Callable[[], None] = do_nothing
-    """Callback between two steps of a search, as in `Interruption`."""
+    """Callback between two steps of the search, as in `Interruption`."""
 
     @classmethod
     def completing(
@@ -102,9 +109,10 @@ class Job:
         prompts: Sequence[Sequence[int]],
         context: int | None,
     ) -> Job:
-        """Job of a language model that continues prompts. `context`: maximum number of tokens.
+        """Create the job of a language model that continues prompts.
 
-        The last token of an output is never an input, so it does not count against the context.
+        `context`: maximum number of tokens that the model reads. The last token of an output is
+        never read, so it does not count.
         """
         limits = []
         for prompt in prompts:
@@ -123,8 +131,8 @@ class Job:
         wishes: Sequence[TokenConstraints],
         reach: int | None,
     ) -> Job:
-        """Job of an encoder-decoder. `reach`: maximum number of positions, or None without a
-        limit."""
+        """Create the job of an encoder-decoder. `reach`: maximum number of positions; None if there
+        is no limit."""
         limits = []
         for length, wish in zip(lengths, wishes, strict=True):
             limit = length + settings.extra_len
@@ -137,7 +145,7 @@ class Job:
         return cls(settings, specials, limits, wishes, filters, length_penalty(settings))
 
     def pick(self, places: Sequence[int]) -> Job:
-        """Part of the job for these sources."""
+        """Return the job restricted to these sources."""
         wishes = [self.constraints[place] for place in places]
         return replace(
             self,
@@ -152,8 +160,11 @@ class Job:
         return None if given_up is None else lambda place: given_up(places[place])
 
     def finished_sources(self, done_B: Tensor, at: int, sources: Sequence[int]) -> list[int]:
-        """Indices of the finished sources, if enough are finished to remove them from the batch;
-        otherwise none. `sources`: those in the batch."""
+        """Return the batch positions of the sources to remove.
+
+        Cancelled sources are removed at once, and finished sources when enough of them are
+        finished. `sources`: indices of the sources in the batch.
+        """
         last, n_sources = at + 1 >= max(self.limits), len(sources)
         gone: set[int] = set()
         if self.is_cancelled is not None:
@@ -168,8 +179,8 @@ class Job:
 
 
 Penalty = Callable[[Tensor], Tensor]
-"""Type of length penalties: functions from the number of tokens, including the end token, to the
-divisor of log P."""
+"""Type of length penalties: functions that map the number of tokens, including the end token, to
+the divisor of the log-probability."""
 
 
 def length_penalty(settings: DecodeSettings) -> Penalty:
@@ -182,31 +193,32 @@ def length_penalty(settings: DecodeSettings) -> Penalty:
 
 
 TokenChooser = Callable[[Tensor, int, Sequence[int]], Tensor]
-"""Type of functions that choose the next tokens. They get log-probabilities (R V), the number of
-tokens so far and the sources, and return one token per row."""
+"""Type of functions that choose the next token of each row. Arguments: log-probabilities (R V), the
+number of tokens so far, and the indices of the sources."""
 
 
 @dataclass(frozen=True)
 class BeamStep:
-    """One step of one group of a beam search, for all sources still in the batch."""
+    """One step of a group of a beam search, for all sources still in the batch."""
 
     at: int
     """Number of tokens of the hypotheses before this step."""
 
     group: int
     sources: Sequence[int]
-    """Numbers of the sources; those already done are included unchanged."""
+    """Indices of the sources. Finished sources are included and do not change."""
 
     before: Beams
     scores_BWV: Tensor
-    """Log-probabilities of every next token after the rules. The next step may overwrite them, so
-    copy what is needed."""
+    """Log-probabilities of every next token after the rules. The next step may overwrite this
+    tensor, so observers must copy what they keep."""
 
     price_BV: Tensor | None
-    """Penalty of tokens that earlier groups chose; it grows with every group."""
+    """Penalty of tokens that earlier groups chose, which grows from group to group; None without
+    groups."""
 
     bonus_BC: Tensor | None
-    """Term added to the score of a continuation that ends."""
+    """Term added to the score of a continuation that ends; None if there is none."""
 
     found: BeamCandidates
     after: Beams
@@ -214,19 +226,20 @@ class BeamStep:
 
 class Observer(Protocol):
     """Interface for recording the steps of a search, as the inspection pages do. A search without
-    an observer does no extra work."""
+    an observer has no additional cost."""
 
     def on_beam_step(self, growth: BeamStep) -> None:
         """Receive a step of beam search."""
         ...
 
     def on_token_step(self, scores_RV: Tensor, sources: Sequence[int], token_R: Tensor) -> None:
-        """Receive a step of greedy decoding or sampling: the scores and the chosen tokens."""
+        """Receive a step of greedy decoding or sampling, with its log-probabilities and chosen
+        tokens."""
         ...
 
 
 def observe_choices(observer: Observer | None, pick: TokenChooser) -> TokenChooser:
-    """Wrap a `TokenChooser` so that the observer receives its choices."""
+    """Wrap a `TokenChooser` so that the observer is called with each of its choices."""
     if observer is None:
         return pick
 
@@ -239,15 +252,15 @@ def observe_choices(observer: Observer | None, pick: TokenChooser) -> TokenChoos
 
 
 TOP_K_BLOCK = 128
-"""Scores per block of `top_k`: with blocks of 128, a vocabulary of 32,000 has 250 maxima, about as
-many as values in the blocks of a small k."""
+"""Number of scores per block of `top_k`. For a vocabulary of 32,000 there are then 250 block
+maxima, about as many as values in the blocks that a small k selects."""
 
 
 def top_k(scores_RV: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return the k largest values of each row, in order, and their indices.
+    """Return the k largest values of each row in descending order, and their indices.
 
-    The k largest values are in the k blocks with the largest maxima, so that one fast pass over the
-    blocks leaves little to sort.
+    All of them are in the k blocks with the largest maxima. One fast pass over the blocks therefore
+    leaves few values to sort.
     """
     n_blocks = scores_RV.shape[1] // TOP_K_BLOCK
     if n_blocks <= 2 * k:

@@ -13,18 +13,19 @@ from headway.decode.search.job import TokenChooser, top_k
 from headway.settings.decode import DecodeSettings
 
 FEW = 512
-"""Largest `top_k` at which only the k best tokens are considered, without the probabilities of all
-others."""
+"""Largest `top_k` for which only the k most probable tokens are computed, instead of all
+probabilities."""
 
 NUCLEUS = 1024
-"""Number of most probable tokens that top-p examines before it sorts the whole vocabulary."""
+"""Number of most probable tokens that top-p examines before it falls back to sorting the whole
+vocabulary."""
 
 
 def sampler(settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: int) -> TokenChooser:
-    """Create the `TokenChooser` of sampling. The draws of a source depend only on its numbers and
-    the seed.
+    """Create the `TokenChooser` of sampling.
 
-    `numbers` identifies the sources; a line keeps its numbers in any batch.
+    `numbers`: keys that identify the sources. The draws of a source depend only on its keys and the
+    seed, so they are the same in any batch.
     """
     chances_NWT, draw = make_random_numbers(settings, numbers, room), make_token_drawer(settings)
 
@@ -38,7 +39,7 @@ def sampler(settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: in
 def make_random_numbers(
     settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: int
 ) -> Tensor:
-    """Random numbers from 0 to 1 for each source, output and token (N W T)."""
+    """Return uniform random numbers in [0, 1) for each source, output and token (N W T)."""
     draws = [
         [np.random.default_rng([settings.seed, *number, w]).random(room) for number in numbers]
         for w in range(settings.n_best)
@@ -47,8 +48,8 @@ def make_random_numbers(
 
 
 def make_token_drawer(settings: DecodeSettings) -> Callable[[Tensor, Tensor], Tensor]:
-    """Create a function from log-probabilities (R V) and one random number per row to one token per
-    row."""
+    """Create a function that samples one token per row, given log-probabilities (R V) and one
+    random number per row."""
     rest = replace(settings, top_k=0)
 
     def draw(scores_RV: Tensor, chance_R: Tensor) -> Tensor:
@@ -69,8 +70,11 @@ def make_token_drawer(settings: DecodeSettings) -> Callable[[Tensor, Tensor], Te
 
 
 def nucleus(scores_RV: Tensor, settings: DecodeSettings) -> tuple[Tensor, Tensor] | None:
-    """Scores and tokens that top-p keeps, without sorting the whole vocabulary. None if more than
-    `NUCLEUS` tokens may be needed, and on a GPU, where checking that would synchronise."""
+    """Return the scores and the tokens that top-p keeps, without sorting the whole vocabulary.
+
+    Returns None if more than `NUCLEUS` tokens may be needed, and on a GPU, where this check would
+    synchronize with the device.
+    """
     if scores_RV.is_cuda or scores_RV.shape[1] <= 4 * NUCLEUS:
         return None
     values_RC, tokens_RC = top_k(scores_RV, NUCLEUS)
@@ -85,13 +89,15 @@ def nucleus(scores_RV: Tensor, settings: DecodeSettings) -> tuple[Tensor, Tensor
 def probabilities(scores_RV: Tensor, settings: DecodeSettings) -> Tensor:
     """Return the probabilities to sample from, after temperature, top-k, top-p and min-p.
 
-    They have 64 bits, so that rounding of the scores almost never changes the sampled token.
+    They have double precision, so that rounding of the scores almost never changes the sampled
+    token.
     """
     return filter_scores(scores_RV / settings.temperature, settings).softmax(-1).double()
 
 
 def draw_tokens(probs_RV: Tensor, chance_R: Tensor) -> Tensor:
-    """Sample one token per row by inverting the cumulative sum at `chance_R`, from 0 to 1."""
+    """Sample one token per row by inverting the cumulative distribution at `chance_R`, from 0 to
+    1."""
     total_RV = probs_RV.cumsum(-1)
     place_R1 = chance_R[:, None] * total_RV[:, -1:]
     token_R1 = torch.searchsorted(total_RV, place_R1, right=True)
@@ -99,8 +105,10 @@ def draw_tokens(probs_RV: Tensor, chance_R: Tensor) -> Tensor:
 
 
 def filter_scores(scores_RV: Tensor, settings: DecodeSettings) -> Tensor:
-    """Set the scores that top-k, top-p and min-p exclude to -inf. Each is applied to the
-    renormalised result of the one before."""
+    """Set the scores of tokens that top-k, top-p or min-p excludes to −∞.
+
+    The filters are applied in this order, each to the renormalized result of the previous one.
+    """
     if settings.top_k:
         k = min(settings.top_k, scores_RV.shape[1])
         least_R1 = scores_RV.topk(k).values[:, -1:]

@@ -1,4 +1,4 @@
-"""Entry point of all searches: from sources or prompts to outputs, as tokens."""
+"""Entry point of all searches, from sources or prompts to output tokens."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from headway.settings.decode import DecodeSettings
 T = TypeVar("T")
 
 MAX_CACHED_SEARCHES = 4
-"""Number of cached searches; on a GPU each keeps its CUDA graphs and their memory."""
+"""Maximum number of cached searches. On a GPU, each keeps its CUDA graphs and their memory."""
 
 
 def search(
@@ -59,7 +59,7 @@ def search(
 
 
 class SharedPrefix:
-    """Shared prefix of many prompts, processed once by each model."""
+    """Prefix that many prompts share, processed once by each model."""
 
     def __init__(self, models: Sequence[Decoder], tokens: Sequence[int]) -> None:
         self.tokens = list(tokens)
@@ -67,7 +67,7 @@ class SharedPrefix:
             self.caches = [prefill_prompts(model, [self.tokens], 0)[0] for model in models]
 
     def is_prefix_of(self, prompt: Sequence[int]) -> bool:
-        """Whether a prompt starts with the prefix and has more tokens."""
+        """Return whether a prompt starts with the prefix and has at least one more token."""
         return len(prompt) > len(self.tokens) and list(prompt[: len(self.tokens)]) == self.tokens
 
 
@@ -79,24 +79,24 @@ class StepsConfig:
     """Number of hypotheses of each source."""
 
     capacity: int
-    """Maximum number of new tokens of a hypothesis."""
+    """Maximum number of new tokens per hypothesis."""
 
     prefix: SharedPrefix | None = None
-    """Shared prefix of all prompts."""
+    """Prefix that all prompts share; None if there is none."""
 
     attention: bool = False
     """Whether to record cross-attention."""
 
     apart: bool = False
-    """Whether hypotheses are independent, as in sampling: none replaces another, unlike in beam
-    search."""
+    """Whether hypotheses are independent. This is true in sampling; in beam search, one hypothesis
+    can replace another."""
 
 
 class Searcher:
-    """Decode sources with one model or an ensemble; outputs are ordered best first.
+    """Decodes sources with one model or an ensemble. Outputs are ordered best first.
 
-    A source is what the model's front accepts: tokens (ending with `eos`), an image or audio. For
-    language models it is a prompt to continue. On a GPU, CUDA graphs are kept for later calls.
+    A source is what the model's input layers accept: tokens (ending with `eos`), an image or audio.
+    For a language model it is a prompt to continue. On a GPU, CUDA graphs are kept for later calls.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class Searcher:
         specials: SpecialTokens,
         context: int | None = None,
     ) -> None:
-        """`context`: maximum number of tokens; None: only limited by the positions of the
-        models."""
+        """Create a searcher for these models. `context`: maximum number of tokens; None: limited
+        only by the models' positions."""
         self.models: Sequence[Seq2Seq | Decoder]
         self.models, self.settings, self.specials = models, settings, specials
         fronts = [one.front if isinstance(one, Decoder) else one.target_front for one in models]
@@ -131,11 +131,12 @@ class Searcher:
         watch: TokenCallback | None = None,
         observer: Observer | None = None,
     ) -> list[list[Hypothesis]]:
-        """Decode all sources as one batch; their lengths should be similar.
+        """Decode all sources as one batch. Their lengths should be similar.
 
-        `numbers` identifies sources for sampling, by default their indices. `prefix`: shared prefix
-        of all prompts. `watch` is called for each new token and can end an output, except in beam
-        search. `observer` receives every step of a search without required phrases.
+        `numbers`: keys that identify the sources in sampling; by default their indices. `prefix`:
+        prefix that all prompts share. `watch`: called for each new token, and can end an output,
+        except in beam search. `observer`: called with each step of a search, unless phrases are
+        required.
         """
         if not sources:
             return []
@@ -161,7 +162,7 @@ class Searcher:
             return self._search(sources, job, numbers, prefix, watch, observer)
 
     def job(self, sources: Sequence[Any], wishes: Sequence[TokenConstraints] | None = None) -> Job:
-        """Create the `Job` of these sources; prompts cannot have constraints."""
+        """Create the `Job` of these sources. Prompts cannot have constraints."""
         if self.continues:
             assert wishes is None or not any(wish != NO_CONSTRAINTS for wish in wishes)
             check_prompts(sources, self.context)
@@ -172,7 +173,8 @@ class Searcher:
         return Job.of(self.settings, self.specials, lengths, wishes, self.context)
 
     def steps(self, sources: Sequence[Any], begin: StepsConfig) -> DecodingSteps:
-        """Create the `DecodingSteps`. Subclasses for other runtimes override only this method."""
+        """Create the `DecodingSteps` of a batch. A subclass for another runtime overrides only this
+        method."""
         members: list[DecodingSteps] = []
         for place, model in enumerate(self.models):
             if isinstance(model, Decoder):
@@ -191,8 +193,8 @@ class Searcher:
         return members[0] if len(members) == 1 else EnsembleSteps(members)
 
     def rows(self, source: Any) -> int:
-        """Number of encoder positions of a source, from which the limit of the output length is
-        derived."""
+        """Return the number of encoder positions of a source, which determines the maximum output
+        length."""
         return max(cast(Seq2Seq, model).source_front.rows(source) for model in self.models)
 
     def _search(
@@ -228,8 +230,8 @@ class Searcher:
         numbers: Sequence[Sequence[int]],
         required: Sequence[int],
     ) -> list[list[Hypothesis]]:
-        """Decode sources with required phrases and all others as two batches: both use different
-        searches."""
+        """Decode sources with required phrases and all others as two batches, because they need
+        different searches."""
         results: dict[int, list[Hypothesis]] = {}
         others = sorted(set(range(len(sources))) - set(required))
         for places in (required, others):
@@ -240,7 +242,7 @@ class Searcher:
 
 
 class SearchCache:
-    """Cache of the most recent searches, so that their CUDA graphs are reused."""
+    """Cache of the most recently used searches, so that their CUDA graphs are reused."""
 
     def __init__(self, most: int = MAX_CACHED_SEARCHES) -> None:
         self.most = most
@@ -257,15 +259,15 @@ class SearchCache:
 
 
 def with_begin(wishes: Sequence[TokenConstraints], begin: int | None) -> Sequence[TokenConstraints]:
-    """Constraints whose prefix begins with the token that starts every output, if the model has
-    one."""
+    """Add the token that starts every output, if the model has one, to the prefix of the
+    constraints."""
     if begin is None:
         return wishes
     return [replace(wish, prefix=(begin, *wish.prefix)) for wish in wishes]
 
 
 def check_prompted(settings: DecodeSettings) -> None:
-    """Raise a `ConfigError` for settings that need a source, which language models do not have."""
+    """Raise a `ConfigError` for settings that need a source, because language models have none."""
     if settings.coverage:
         raise ConfigError(
             f"decode.coverage={settings.coverage:g} needs a source, but a language model has none. "

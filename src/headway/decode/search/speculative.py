@@ -1,7 +1,7 @@
-"""Speculative decoding: a draft model proposes tokens, which the model verifies in one pass.
+"""Speculative decoding: a draft model proposes tokens, and the model verifies them in one pass.
 
-The result is that of the model alone: without sampling the same tokens, with sampling tokens of the
-same distribution (Leviathan et al. 2022, Chen et al. 2023).
+The result is that of the model alone. Greedy decoding gives the same tokens, and sampling gives
+tokens from the same distribution (Leviathan et al. 2022, Chen et al. 2023).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from headway.nn.positions import max_positions
 from headway.settings.decode import DecodeSettings
 
 AHEAD = 4
-"""Number of tokens that the draft model proposes per pass of the model. More are rejected too
-often, fewer save less."""
+"""Number of tokens that the draft model proposes per pass of the model. With more, too many are
+rejected; with fewer, less time is saved."""
 
 
 class CachedModel:
-    """Model with the KV cache of one text. The cache is truncated when draft tokens are
-    rejected."""
+    """Model with the KV cache of one text. Entries of rejected draft tokens are removed from the
+    cache."""
 
     def __init__(self, model: Decoder, cache: Cache) -> None:
         self.model, self.cache = model, cache
         self.device = next(model.parameters()).device
 
     def scores(self, text: Sequence[int], n_last: int) -> Tensor:
-        """Process new tokens; return the log-probabilities after each of the last `n_last`
+        """Process new tokens. Return the log-probabilities after each of the last `n_last`
         tokens."""
         fresh = text[self.cache.lengths[0] :]
         assert len(fresh) >= n_last
@@ -49,7 +49,7 @@ class CachedModel:
         return self.model.scores(x_ND[-n_last:]).float().log_softmax(-1)
 
     def truncate(self, n_kept: int) -> None:
-        """Drop all but the first `n_kept` tokens from the cache."""
+        """Remove all but the first `n_kept` tokens from the cache."""
         self.cache.trim([min(n_kept, self.cache.lengths[0])])
 
 
@@ -62,7 +62,8 @@ class WrittenTokens:
 
 
 class SpeculativeSearcher(Searcher):
-    """Searcher with a draft model: one text at a time, with greedy decoding or sampling."""
+    """Searcher with a draft model. It processes one text at a time, with greedy decoding or
+    sampling."""
 
     def __init__(
         self,
@@ -96,7 +97,8 @@ class SpeculativeSearcher(Searcher):
         watch: TokenCallback | None = None,
         observer: Observer | None = None,
     ) -> list[list[Hypothesis]]:
-        """Decode sources one after another, as `Searcher` does; `observer` is ignored."""
+        """Decode sources one after another, with the arguments of `Searcher.__call__`. `observer`
+        is ignored."""
         if not sources:
             return []
         job = self.job(sources, wishes)
@@ -115,7 +117,7 @@ class SpeculativeSearcher(Searcher):
         return results
 
     def _starts(self, prompt: Sequence[int], prefix: Cache | None) -> list[tuple[Decoder, Cache]]:
-        """Each model with a cache that contains the prompt without its last token."""
+        """Return each model with a cache that contains the prompt except its last token."""
         starts = []
         for model, known in ((self.model, prefix), (self.draft, None)):
             if len(prompt) == 1:
@@ -162,8 +164,7 @@ class _Text:
     def _guesses(
         self, draft: CachedModel, text: list[int], room: int
     ) -> tuple[list[int], list[Tensor]]:
-        """Propose draft tokens. Returns them with the probabilities from which they were
-        sampled."""
+        """Propose draft tokens. Return them with the probabilities from which they were sampled."""
         if self.owner.context is not None:
             room = min(room, self.owner.context - len(text))
         assert self.job.prompts is not None
@@ -183,8 +184,8 @@ class _Text:
     def _checked(
         self, scores_TV: Tensor, guesses: list[int], guessed: list[Tensor], written: WrittenTokens
     ) -> list[tuple[int, float]]:
-        """Verify draft tokens. Returns the accepted ones and one more token: in place of the first
-        rejected one, or after the last."""
+        """Verify draft tokens. Return the accepted ones and one more token, which replaces the
+        first rejected one or follows the last."""
         found: list[tuple[int, float]] = []
         past = list(written.tokens)
         for at in range(len(guesses) + 1):
@@ -214,8 +215,8 @@ class _Text:
         return bool(self.dice.random() * guessed_V[guess] < probs_V[guess])
 
     def _probabilities(self, scores_1V: Tensor) -> Tensor:
-        """Probabilities to sample from. Without sampling, the most probable token has probability
-        1."""
+        """Return the probabilities to sample from. In greedy decoding the most probable token has
+        probability 1."""
         if self.job.settings.sample:
             return probabilities(scores_1V, self.job.settings)[0]
         best_V = torch.zeros_like(scores_1V[0], dtype=torch.double)
@@ -236,7 +237,8 @@ class _Text:
 def check_draft(
     model: Decoder, draft: Decoder, context: int | None, draft_context: int | None
 ) -> None:
-    """Raise a `UserError` unless the draft has the vocabulary and the context of the model."""
+    """Raise a `UserError` unless the draft model has the vocabulary and the context length of the
+    model."""
     sizes = [part.front.vocab_size for part in (model, draft)]
     if sizes[0] != sizes[1]:
         raise UserError(

@@ -1,1 +1,1 @@
-"""Speech decoding: windows of long recordings, CTC, transcript checks, word times, subtitles."""
+"""Speech decoding: windows of long recordings, CTC, transcript checks, word times and subtitles."""

@@ -1,8 +1,8 @@
-"""CTC decoding: the best path, prefix search with CTC alone, and joint CTC/attention decoding
-(Watanabe et al. 2017).
+"""CTC decoding: best path, prefix search with CTC alone, and joint CTC/attention decoding (Watanabe
+et al. 2017).
 
 CTC gives the probability that a transcript starts with given tokens, so it can score the next token
-as a decoder does. It implements `DecodingSteps`, which a search uses alone or added to those of a
+as a decoder does. It implements `DecodingSteps`, so a search can use it alone or combined with a
 decoder.
 """
 
@@ -31,7 +31,7 @@ LEAST = -1e5
 
 
 class CtcSteps:
-    """`DecodingSteps` of CTC: scores of the next token for W prefixes of each of B recordings."""
+    """`DecodingSteps` of CTC, which score the next token of W prefixes for each of B recordings."""
 
     def __init__(self, scorer: PrefixScorer, n_sources: int, width: int) -> None:
         self.scorer, self.width = scorer, width
@@ -40,7 +40,8 @@ class CtcSteps:
         every_B = torch.arange(n_sources, device=self.device)
         self.state = scorer.start(every_B.repeat_interleave(width))
         self.from_H = torch.arange(n_sources * width, device=self.device)
-        """Index of the state that each prefix extends; beam search reorders it."""
+        """Index of the prefix state that each hypothesis extends. Beam search reorders these
+        indices."""
 
         self.begun = False
 
@@ -49,8 +50,8 @@ class CtcSteps:
         raise NotImplementedError("CTC decoding has no cross-attention")
 
     def step(self, tokens_BW: Tensor) -> Tensor:
-        """Score the next tokens, as `DecodingSteps.step` does. The first tokens are start tokens,
-        which CTC does not score."""
+        """Score the next tokens, as `DecodingSteps.step` does. The first call gets the begin
+        tokens, which CTC does not score."""
         if self.begun:
             self.state = self.scorer.advance(self.state, self.from_H, tokens_BW.flatten())
         else:
@@ -59,7 +60,7 @@ class CtcSteps:
         self.begun = True
         state = self.state
         next_HV = self._next(torch.logaddexp(state.symbol_HT, state.blank_HT))
-        # The last token can be repeated only after a blank.
+        # In CTC, a token can follow itself only after a blank.
         last_H1 = state.last_H.clamp(min=0)[:, None]
         again_H1 = self.scorer.scores(state, last_H1).double()
         again_H1 = again_H1.where(state.last_H[:, None] >= 0, next_HV.gather(1, last_H1))
@@ -69,8 +70,8 @@ class CtcSteps:
         return found_HV.nan_to_num(nan=-torch.inf).clamp(max=0.0).float()
 
     def _next(self, ways_HT: Tensor) -> Tensor:
-        """Log-probability of each prefix extended by each token: a sum over the positions at which
-        the token could start, as one matrix product."""
+        """Return the log-probability of each prefix extended by each token. It is a sum over the
+        positions where the token could start, computed as one matrix product."""
         ways_HT = ways_HT[:, :-1]  # no token can start after the end of a recording
         top_H1 = ways_HT.amax(1, keepdim=True).clamp(min=LEAST)
         ways_BWT = (ways_HT - top_H1).exp().unflatten(0, (-1, self.width))
@@ -87,10 +88,11 @@ class CtcSteps:
 
 
 class JointSteps:
-    """Weighted sum of two `DecodingSteps`: (1 − weight) · log P + weight · log P of `other`.
+    """Weighted sum of the scores of two `DecodingSteps`: (1 − weight) · log P + weight · log P of
+    `other`.
 
-    `skip`: number of first tokens that `other` does not score, such as the start of every output of
-    an imported model.
+    `skip`: number of first tokens that `other` does not score, such as the fixed start of every
+    output of an imported model.
     """
 
     def __init__(
@@ -121,7 +123,7 @@ class JointSteps:
 
 
 class JointSearcher(Searcher):
-    """`Searcher` for a model with a CTC head on its encoder; a weight of 0 disables it."""
+    """`Searcher` for a model whose encoder has a CTC head. A CTC weight of 0 disables the head."""
 
     def __init__(
         self, model: Seq2Seq, settings: DecodeSettings, specials: SpecialTokens, weight: float
@@ -152,7 +154,7 @@ def join_ctc_steps(
     weight: float,
     width: int,
 ) -> JointSteps:
-    """Combine the steps of a decoder with CTC, given the log-probabilities of CTC at each
+    """Combine the steps of a decoder with those of CTC, given the log-probabilities of CTC at each
     position."""
     scorer = PrefixScorer(scores_MV, rows, scores_MV.shape[1] - 1, specials.eos)
     other = CtcSteps(scorer, rows.n_sequences, width)
@@ -160,7 +162,7 @@ def join_ctc_steps(
 
 
 def best_path(logs_SV: Tensor) -> Hypothesis:
-    """Return the most probable token of every position, without repeats and blanks."""
+    """Return the most probable token at every position, with repeats merged and blanks removed."""
     best_S, token_S = logs_SV.max(-1)
     blank = logs_SV.shape[1] - 1
     tokens: list[int] = []
@@ -178,7 +180,7 @@ def best_path(logs_SV: Tensor) -> Hypothesis:
 
 
 def ctc_alignment(logs_SV: Tensor, tokens: Sequence[int]) -> RowRanges:
-    """Return the positions of each token by CTC alignment."""
+    """Return the range of positions of each token, by CTC alignment."""
     found = align(logs_SV, tokens, logs_SV.shape[1] - 1)
     if found is None:  # more tokens than positions, which only a decoder can produce
         step = len(logs_SV) / max(1, len(tokens))

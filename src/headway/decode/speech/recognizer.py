@@ -1,7 +1,7 @@
-"""Speech recognition of one window of audio: its tokens, and the encoder positions of each token.
+"""Speech recognition of one window of audio, with the encoder positions of each token.
 
-A model with a decoder generates them, jointly with CTC if it has a CTC head. An encoder with CTC
-alone is decoded position by position.
+A model with a decoder generates the tokens, jointly with CTC if it has a CTC head. An encoder with
+only a CTC head is decoded position by position.
 """
 
 from __future__ import annotations
@@ -32,54 +32,58 @@ from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
 DRAWS = 5
-"""Number of outputs that are sampled at a temperature; the most probable one is kept."""
+"""Number of outputs that are sampled at each temperature. The most probable one is kept."""
 
 TEMPERATURES = (0.2, 0.4, 0.6, 0.8, 1.0)
 """Temperatures tried in order if the output of the search is doubtful."""
 
 NO_SPEECH = ("<|nospeech|>", "<|nocaptions|>")
-"""Names of Whisper's token for a window without speech. Its probability as the first token is
-used."""
+"""Names of Whisper's token for a window without speech. The probability that it comes first is the
+probability of silence."""
 
 
 class WindowAlignment(NamedTuple):
-    """Alignment of a window with its transcript, from a second pass over both."""
+    """Alignment of the transcript of a window with the audio, from a second pass over the
+    window."""
 
     rows: RowRanges
-    """Positions of each token."""
+    """Range of encoder positions of each token."""
 
     no_speech: float | None = None
-    """Probability of the no-speech token; None for models without one."""
+    """Probability of the no-speech token; None for models without this token."""
 
 
 class Recognizer(ABC):
     temperatures: Sequence[float] = ()
-    """Temperatures at which `retry` is called, in order, for a doubtful output."""
+    """Temperatures at which `retry` transcribes a doubtful window, in order."""
 
     @abstractmethod
     def recognize(self, waves: Sequence[Any]) -> list[Hypothesis]:
-        """Transcribe each window."""
+        """Return one transcript for each window."""
 
     @abstractmethod
     def ctc_log_probs(self, waves: Sequence[Any]) -> list[Tensor]:
-        """Log-probabilities of CTC for each symbol at each position, for models with a CTC head."""
+        """Return the log-probabilities of CTC for each symbol at each position. Only for models
+        with a CTC head."""
 
     def retry(self, waves: Sequence[Any], temperature: float) -> list[Hypothesis]:
-        """Transcribe a doubtful window in another way: here with CTC alone, which cannot loop."""
+        """Transcribe a doubtful window in another way. The default is CTC alone, which cannot
+        produce repetition loops."""
         return [best_path(logs_SV) for logs_SV in self.ctc_log_probs(waves)]
 
     def align(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[WindowAlignment]:
-        """Align the tokens of each transcript with CTC."""
+        """Return an alignment by CTC for the tokens of each transcript."""
         pairs = zip(self.ctc_log_probs(waves), texts, strict=True)
         return [WindowAlignment(ctc_alignment(logs_SV, text)) for logs_SV, text in pairs]
 
     def no_speech(self, wave: Any) -> float | None:
-        """Return the probability of the no-speech token; None for models without one."""
+        """Return the probability of the no-speech token, or None for models without this token."""
         return None
 
 
 class CtcRecognizer(Recognizer):
-    """Recognizer of an encoder with CTC. It cannot loop: outputs are bounded by the positions."""
+    """Recognizer of an encoder with a CTC head. Its outputs cannot be longer than the number of
+    positions, so repetition loops are impossible."""
 
     def __init__(self, model: AudioEncoder, tokenizer: Tokenizer, settings: DecodeSettings) -> None:
         self.model, self.settings = model, settings
@@ -108,10 +112,11 @@ class CtcRecognizer(Recognizer):
 
 
 class DecoderRecognizer(Recognizer):
-    """Recognizer of an encoder-decoder. `weight` is that of CTC, 0 for encoders without it.
+    """Recognizer of an encoder-decoder.
 
-    Subclasses for other runtimes override the methods that call the model: `search`, `attention`,
-    `first_logits` and `ctc`.
+    `weight`: weight of CTC in joint decoding; 0 for encoders without a CTC head. Subclasses for
+    other runtimes override the methods that call the model: `search`, `attention`, `first_logits`
+    and `ctc`.
     """
 
     def __init__(
@@ -146,9 +151,11 @@ class DecoderRecognizer(Recognizer):
         return [self._without_begin(found[0]) for found in self.searcher(waves)]
 
     def retry(self, waves: Sequence[Any], temperature: float) -> list[Hypothesis]:
-        """Transcribe with CTC, or else by sampling at a temperature, as Whisper does.
+        """Transcribe with CTC, or without a CTC head, by sampling at a temperature, as Whisper
+        does.
 
-        The samples of a window do not depend on the other windows."""
+        The samples of a window do not depend on other windows.
+        """
         if self.has_ctc:
             return super().retry(waves, temperature)
         drawing = replace(
@@ -173,14 +180,14 @@ class DecoderRecognizer(Recognizer):
         return readings
 
     def real_rows(self, wave: Any) -> int:
-        """Number of encoder positions of the audio itself, without the padding of its window."""
+        """Return the number of encoder positions of the audio, excluding padding of the window."""
         return replace(self.shape, pad_s=0.0).rows_of(len(wave))
 
     def attention(
         self, waves: Sequence[Any], texts: Sequence[Sequence[int]]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the cross-attention of the heads in the last layer, from every token and the end
-        token, and the logits of the first token."""
+        """Return the cross-attention of the last layer's heads, for every token and the end token,
+        and the logits of the first token."""
         inputs = [[self.specials.bos, *self.begin, *text] for text in texts]
         last = len(self.model.decoder.blocks) - 1  # type: ignore[arg-type]
         with evaluating([self.model]):
@@ -223,8 +230,8 @@ class DecoderRecognizer(Recognizer):
 
     @torch.no_grad()
     def ctc(self, waves: Sequence[Any]) -> list[Tensor]:
-        """Log-probabilities of CTC at each position (see `ctc_log_probs`), including the padding of
-        windows."""
+        """Return the log-probabilities of CTC at each position, as `ctc_log_probs` does, but
+        including the padding of windows."""
         head = self.model.ctc
         assert head is not None
         device = next(self.model.parameters()).device

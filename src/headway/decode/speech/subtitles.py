@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from headway.decode.speech.word_times import WordTiming
 
 MOST_CHARACTERS = 42
-"""Longest subtitle line in characters, as in the style guides of broadcasters and Netflix."""
+"""Maximum number of characters in a subtitle line, as in the style guides of broadcasters and
+Netflix."""
 
 MOST_S = 6.0
-"""Longest duration of a subtitle in seconds: the six-second rule of subtitling."""
+"""Maximum duration of a subtitle in seconds: the six-second rule of subtitling."""
 
 PAUSE_S = 0.8
-"""Length of a pause, in seconds, at which a new subtitle starts even if the current one has
-room."""
+"""Duration of a pause, in seconds, that starts a new subtitle even if the current one is not
+full."""
 
 
 def lines_of(words: Sequence[WordTiming]) -> list[list[WordTiming]]:
@@ -36,7 +37,7 @@ def lines_of(words: Sequence[WordTiming]) -> list[list[WordTiming]]:
 
 
 def srt(words: Sequence[WordTiming], first: int = 1) -> str:
-    """Format SRT subtitles, numbered from `first`."""
+    """Format subtitles as SRT. `first`: number of the first subtitle."""
     return "\n".join(
         f"{number}\n{_clock(line[0].start, ',')} --> {_clock(line[-1].end, ',')}\n{_text(line)}\n"
         for number, line in enumerate(lines_of(words), first)

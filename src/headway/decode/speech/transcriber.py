@@ -1,6 +1,6 @@
-"""Transcribe recordings: windows, checks for hallucinated text, and words with times.
+"""Transcribe recordings: split them into windows, detect wrong transcripts, and compute word times.
 
-Wrong transcripts are detected by repetition, low probability or silence (Radford et al. 2022,
+Wrong transcripts are recognized by repetition, low probability or silence (Radford et al. 2022,
 §4.5). A decoder that fails often repeats itself, and repetitive text compresses well.
 """
 
@@ -28,7 +28,8 @@ from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
 FULL_SCALE = 32768.0
-"""Largest magnitude of 16-bit samples, which scaling maps to 1."""
+"""Largest magnitude of 16-bit samples. Samples are divided by it, so that they are between −1 and
+1."""
 
 NO_SPEECH = 0.6
 """Probability of the no-speech token above which a doubtful window counts as silent; Whisper's
@@ -42,23 +43,25 @@ LEAST_LOG_PROB = -1.0
 """Mean log-probability below which a transcript is doubtful; Whisper's value."""
 
 SPEECH_LEVEL = 10 ** (-60 / 20)
-"""Speech threshold of −60 dB relative to full scale: if the loudest tenth of a second is below it,
-there is no speech."""
+"""Amplitude below which there is no speech: −60 dB relative to full scale. It is compared with the
+loudest tenth of a second."""
 
 
 def compression_ratio(text: str) -> float:
-    """Compression ratio of a text in bytes. It is below 1 for short texts."""
+    """Return the size of the text in bytes divided by its compressed size. It is below 1 for short
+    texts."""
     raw = text.encode()
     return len(raw) / len(zlib.compress(raw)) if raw else 0.0
 
 
 @dataclass(frozen=True)
 class TranscriptCheck:
-    """Signs that the transcript of a window is wrong: repetition, low probability, or no end."""
+    """Measures of whether the transcript of a window is wrong: repetition, low probability, or a
+    missing end."""
 
     ratio: float
     log_prob: float
-    """Mean log-probability of the tokens, including the end token."""
+    """Mean log-probability of the tokens, including that of the end token."""
 
     finished: bool
 
@@ -71,13 +74,13 @@ class TranscriptCheck:
         return self.is_repetitive or self.log_prob < LEAST_LOG_PROB
 
     def is_better_than(self, other: TranscriptCheck) -> bool:
-        """Whether this transcript is better: first without a loop, then with a higher
-        probability."""
+        """Return whether this transcript is preferable. A transcript without repetition is better;
+        otherwise the higher log-probability decides."""
         return (not self.is_repetitive, self.log_prob) > (not other.is_repetitive, other.log_prob)
 
 
 def is_too_quiet_for_speech(samples: NDArray[np.floating[Any]], rate: int) -> bool:
-    """Whether every tenth of a second is too quiet for speech."""
+    """Return whether every tenth of a second is too quiet for speech."""
     step = max(1, rate // 10)
     if not len(samples):
         return True
@@ -88,22 +91,23 @@ def is_too_quiet_for_speech(samples: NDArray[np.floating[Any]], rate: int) -> bo
 
 @dataclass(frozen=True)
 class WindowTranscript:
-    """The transcript of one window."""
+    """Transcript of one window, with its quality measures and word times."""
 
     text: str
     tokens: tuple[int, ...] = ()
     log_probs: tuple[float, ...] = ()
-    """Log-probabilities of the tokens, and of the end token if there is one."""
+    """Log-probabilities of the tokens, including that of the end token if there is one."""
 
     temperature: float = 0.0
-    """Temperature at which the transcript was sampled; 0: not sampled."""
+    """Temperature at which the transcript was sampled; 0 if it was not sampled."""
 
     no_speech: float | None = None
-    """Probability of the no-speech token, for models with one. Only computed with times or for a
-    doubtful transcript."""
+    """Probability of the no-speech token; None if the model has no such token or it was not needed.
+    It is computed only with word times or for a doubtful transcript."""
 
     words: tuple[WordTiming, ...] = ()
-    """Words with times from the start of the window; empty if times were not requested."""
+    """Words with start and end times relative to the window; empty if word times were not
+    requested."""
 
     n_attempts: int = 1
     is_silent: bool = False
@@ -112,7 +116,8 @@ class WindowTranscript:
 
     @property
     def log_prob(self) -> float | None:
-        """Mean log-probability of the tokens and the end token; None if nothing was decoded."""
+        """Mean log-probability of the tokens, including the end token; None if nothing was
+        decoded."""
         return sum(self.log_probs) / len(self.log_probs) if self.log_probs else None
 
     @property
@@ -122,7 +127,7 @@ class WindowTranscript:
 
 @dataclass(frozen=True)
 class WindowSegment:
-    """Transcript of a window with its start and end in the recording."""
+    """Transcript of a window, with the start and end of the window in the recording."""
 
     start: float
     end: float
@@ -151,7 +156,7 @@ class Transcript:
 
     @property
     def log_prob(self) -> float:
-        """Mean log-probability over all tokens and end tokens of windows with speech."""
+        """Mean log-probability of all tokens, including end tokens, in windows with speech."""
         found = [
             one
             for part in self.segments
@@ -181,10 +186,10 @@ class TranscriptionSummary:
 
 
 class Transcriber:
-    """Transcribes windows in batches of similar length, with results in input order.
+    """Transcribes windows in batches of similar length. Results are in input order.
 
-    `times`: add the times of words. `guard`: silent windows give no text, and doubtful ones are
-    transcribed again in other ways. `between` is called between batches.
+    `times`: whether to compute word times. `guard`: whether silent windows give no text, and
+    doubtful ones are transcribed again in other ways. `between`: called between batches.
     """
 
     def __init__(
@@ -205,17 +210,18 @@ class Transcriber:
 
     @property
     def window_s(self) -> float:
-        """Maximum length of a window in seconds."""
+        """Maximum duration of a window in seconds."""
         return self.shape.pad_s or self.shape.max_rows * self.shape.row_seconds
 
     def transcribe(
         self, recordings: Iterable[Iterable[Any]], *, live: bool = False
     ) -> Iterator[Transcript | DataError]:
-        """Transcribe recordings, given as blocks of samples (16 bits or float) at the sampling rate
-        of the model. If blocks cannot be read, the error is yielded and the others continue.
-        `live`: yield each transcript as soon as its recording is read.
+        """Transcribe recordings in order.
 
-        Only the windows of a batch are in memory, whatever the length of the recordings.
+        A recording is a sequence of blocks of samples (16-bit or float) at the sampling rate of the
+        model. If a recording cannot be read, the error is yielded in its place and the others
+        continue. `live`: yield each transcript as soon as its recording is read. Only the windows
+        of one batch are in memory, whatever the length of the recordings.
         """
         waiting: deque[tuple[Transcript, list[DataError]]] = deque()
         pending: list[tuple[Transcript, AudioWindow]] = []
@@ -259,7 +265,7 @@ class Transcriber:
             found.segments.append(WindowSegment(window.start, end, said))
 
     def transcribe_windows(self, waves: Sequence[Any]) -> list[WindowTranscript]:
-        """Transcribe windows of samples (16 bits or float) at the sampling rate of the model."""
+        """Transcribe windows of samples (16-bit or float) at the sampling rate of the model."""
         start = time.perf_counter()
         floats = [_as_float(wave) for wave in waves]
         found: dict[int, WindowTranscript] = {}
@@ -316,7 +322,8 @@ class Transcriber:
         tries: list[int],
         heats: list[float],
     ) -> None:
-        """Transcribe doubtful windows in other ways until one is not doubtful; keep the best."""
+        """Transcribe doubtful windows in other ways until none is doubtful. For each window, the
+        best transcript is kept."""
         for temperature in self.recognizer.temperatures:
             places = [place for place, doubt in enumerate(doubts) if doubt.is_doubtful]
             if not places:
@@ -363,8 +370,8 @@ class Transcriber:
         return results
 
     def _words(self, found: Hypothesis, numbers: Sequence[int]) -> list[str]:
-        """Texts of the words. They are decoded from the tokens if these do not match the words of
-        the text."""
+        """Return the texts of the words. If the words of the transcript do not match its tokens,
+        the texts are decoded from the tokens."""
         words = self._text(found).split()
         n_words = max(numbers, default=-1) + 1
         if len(words) == n_words:
@@ -385,17 +392,17 @@ def _as_float(wave: Any) -> AnyFloatArray:
 AnyFloatArray = NDArray[np.floating[Any]]
 
 SEARCHED = 1 / 3
-"""Fraction of a window, at its end, that is searched for the quietest place."""
+"""Fraction of a window, at its end, that is searched for the quietest point to cut at."""
 
 QUIET_S = 0.2
-"""Length in seconds of the quietest stretch, in whose middle a window ends. It is limited to a
-quarter of the searched part."""
+"""Duration in seconds of the quiet stretch in whose middle a window ends. It is at most a quarter
+of the searched part."""
 
 
 @dataclass(frozen=True)
 class AudioWindow:
     start: float
-    """Start of the window, in seconds from the start of the recording."""
+    """Start of the window in seconds, relative to the recording."""
 
     samples: AnyFloatArray
 
@@ -403,10 +410,10 @@ class AudioWindow:
 def windows_of(
     blocks: Iterable[AnyFloatArray], rate: int, longest_s: float
 ) -> Iterator[AudioWindow]:
-    """Split a recording, given as blocks of samples, into windows of at most `longest_s` seconds.
+    """Split a recording into windows of at most `longest_s` seconds.
 
-    The windows add up to the recording, without overlaps or gaps. A short recording is one window,
-    and so is one without samples.
+    The recording is a sequence of blocks of samples. The windows cover it without overlaps or gaps.
+    A short recording is one window, even if it has no samples.
     """
     longest = max(1, int(longest_s * rate))
     enough = int((1 + SEARCHED) * longest) + 1
@@ -421,7 +428,7 @@ def windows_of(
             held = held if block is None else np.concatenate([held, block])
         if len(held) > longest:
             is_last = len(held) < enough
-            # The rest is divided between two windows, so that the last one is not very short.
+            # Divide the rest between two windows, so that the last one is not very short.
             ends = (len(held) // 3, 2 * len(held) // 3) if is_last else (_first(longest), longest)
             cut = quiet_place(held, *ends, rate)
             yield AudioWindow(done / rate, held[:cut])
@@ -435,12 +442,12 @@ def _first(longest: int) -> int:
 
 
 def quiet_place(samples: AnyFloatArray, first: int, last: int, rate: int) -> int:
-    """Index of the sample at which to cut: the middle of the quietest stretch between two
-    samples."""
+    """Return the index of the sample at which to cut: the middle of the quietest stretch between
+    samples `first` and `last`."""
     stretch = max(1, min(int(QUIET_S * rate), (last - first) // 4))
     power = np.cumsum(samples[first:last].astype(np.float64) ** 2)
     power = np.concatenate([[0.0], power])
     of_stretch = power[stretch:] - power[:-stretch]
-    # The last of equally quiet places, so that windows are as long as possible.
+    # Of equally quiet stretches, take the last one, so that windows are as long as possible.
     place = len(of_stretch) - 1 - int(np.argmin(of_stretch[::-1]))
     return max(1, first + place + stretch // 2)

@@ -1,8 +1,8 @@
-"""Word times from cross-attention: heads that follow the audio, and the best monotonic path.
+"""Word times from cross-attention, by heads that follow the audio and the best monotonic path.
 
-An alignment head attends, for each word, to the positions at which it is spoken, and moves forward
-in time. The share of its attention on one monotonic path therefore identifies such heads without
-manual selection.
+For each word, an alignment head attends to the positions at which the word is spoken, and these
+move forward in time. The fraction of its attention on one monotonic path therefore identifies
+alignment heads without manual selection.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from headway.tokens.tokenizer import SPACE_MARK
 AnyFloatArray = NDArray[np.floating[Any]]
 
 MOST_HEADS = 6
-"""Largest number of alignment heads: OpenAI lists six for the models tiny and medium of Whisper."""
+"""Maximum number of alignment heads. OpenAI lists six for Whisper tiny and medium."""
 
 GOOD_SHARE = 0.7
-"""Least score of an alignment head, as a fraction of the score of the best head."""
+"""Minimum score of an alignment head, as a fraction of the score of the best head."""
 
 FOLLOWS = 0.5
-"""Least attention within the words, between chance (0) and all attention (1), at which heads count
-as following the audio."""
+"""Minimum attention within the words at which heads count as following the audio, on a scale from
+chance (0) to all attention (1)."""
 
 MOST_CHANCE = 0.6
-"""Largest chance level at which heads can be judged. For example, with a single word that fills the
-audio, all attention to the audio is attention to the word."""
+"""Maximum chance level at which heads can be judged. For example, if a single word fills the audio,
+all attention to the audio is attention to that word."""
 
 SMOOTH = 5
-"""Width of the median filter over positions, which removes isolated peaks of attention."""
+"""Width in positions of the median filter that removes isolated peaks of attention."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class WordTiming:
     text: str
     start: float
     end: float
-    """End of the word; like `start`, in seconds from the start of the audio."""
+    """End of the word in seconds. `start` and `end` are relative to the start of the audio."""
 
     confidence: float
     """Geometric mean of the probabilities of the word's tokens."""
 
 
 def monotone_path(worth_TS: AnyFloatArray) -> NDArray[np.int64]:
-    """Assign a token (T) to each position (S) so that the sum of scores on the path is largest.
+    """Assign a token (T) to each position (S) such that the sum of scores on the path is maximal.
 
     The path starts at the first token and ends at the last. At each position it stays at its token
-    or moves to the next one. With fewer positions than tokens, some tokens have none.
+    or moves to the next one. If there are fewer positions than tokens, some tokens get no position.
     """
     n_tokens, n_rows = worth_TS.shape
     if n_rows < n_tokens:
@@ -60,7 +60,7 @@ def monotone_path(worth_TS: AnyFloatArray) -> NDArray[np.int64]:
     best_T = np.full(n_tokens, -np.inf)
     best_T[0] = worth_TS[0, 0]
     came_ST = np.zeros((n_rows, n_tokens), np.bool_)
-    """Whether the best path to a token at a position comes from the previous token."""
+    """Whether the best path to a token at a position comes from the token before."""
     for row in range(1, n_rows):
         before_T = np.concatenate([[-np.inf], best_T[:-1]])
         came_ST[row] = before_T > best_T
@@ -74,9 +74,11 @@ def monotone_path(worth_TS: AnyFloatArray) -> NDArray[np.int64]:
 
 
 def share_on_path(attention_TS: AnyFloatArray) -> float:
-    """Share of a head's attention on its best path: near 1 for a head that follows the audio, 1/T
-    for uniform attention or attention to one position. Attention to padding counts as off the
-    path."""
+    """Return the fraction of a head's attention that is on its best path.
+
+    It is near 1 for a head that follows the audio. It is 1/T for uniform attention, and for
+    attention to a single position. Attention to padding counts as off the path.
+    """
     if attention_TS.shape[1] < len(attention_TS):
         return 0.0
     path_S = monotone_path(attention_TS)
@@ -87,11 +89,12 @@ def share_on_path(attention_TS: AnyFloatArray) -> float:
 def alignment_heads(
     examples: Sequence[AnyFloatArray], of_last: int | None = None, most: int = MOST_HEADS
 ) -> tuple[list[int], list[float]]:
-    """Return the indices of alignment heads, best first, and the shares of all heads.
+    """Return the indices of alignment heads, best first, and the scores of all heads.
 
-    Each example is the attention of all heads, layer by layer (heads; tokens and the end token;
-    positions). `of_last`: number of heads in the last layer, to which the choice is then limited.
-    Many heads in earlier layers attend to the previous word; the last layer attends to the next.
+    Each example is the attention of all heads, layer by layer, with shape (heads, tokens including
+    the end token, positions). `of_last`: number of heads in the last layer, to which the choice is
+    then limited. Many heads in earlier layers attend to the previous word, while heads in the last
+    layer attend to the next.
     """
     if not examples:
         return [], []
@@ -105,12 +108,12 @@ def alignment_heads(
 
 
 def token_rows(attention_HTS: AnyFloatArray) -> list[tuple[int, int]]:
-    """Return the first position of each token and the one after its last, from alignment heads.
+    """Return the range of positions of each token, from the attention of alignment heads.
 
     The last of the T tokens is the end token, to which the positions after the speech belong.
     """
     mean, std = attention_HTS.mean(1, keepdims=True), attention_HTS.std(1, keepdims=True)
-    # Standardise over tokens, so that positions to which all tokens attend have no effect.
+    # Standardize over tokens, so that positions to which all tokens attend have no effect.
     worth_HTS = (attention_HTS - mean) / np.maximum(std, 1e-9)
     worth_TS = _smooth(worth_HTS).mean(0)
     path_S = monotone_path(worth_TS)
@@ -122,14 +125,17 @@ def token_rows(attention_HTS: AnyFloatArray) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class AttentionCoverage:
-    """Share of cross-attention on the positions that tokens and words are assigned to."""
+    """Fraction of cross-attention on the positions that are assigned to tokens and words."""
 
     on_path: float
-    """Share of each token's attention on its own positions."""
+    """Fraction of each token's attention on the positions of that token."""
 
     in_words: float
-    """Share of each token's attention on the positions of its word. It says more than `on_path` if
-    tokens are single letters, whose positions within a word mean little."""
+    """Fraction of each token's attention on the positions of its word.
+
+    If tokens are single letters, this is more informative than `on_path`, because positions of
+    letters within a word mean little.
+    """
 
     chance: float
     """Value of `in_words` for uniform attention."""
@@ -147,7 +153,7 @@ def measure_coverage(
     rows: Sequence[tuple[int, int]], attention_TS: AnyFloatArray, numbers: Sequence[int]
 ) -> AttentionCoverage:
     """Measure how much attention is on the assigned positions. `numbers`: index of the word of each
-    token, or -1."""
+    token, or −1 for tokens outside words."""
     spans: dict[int, tuple[int, int]] = {}
     for number, (first, last) in zip(numbers, rows, strict=True):
         a, b = spans.get(number, (first, last))
@@ -180,8 +186,11 @@ def make_word_timings(
     log_probs: Sequence[float],
     row_s: float,
 ) -> list[WordTiming]:
-    """Combine tokens to words with times. `numbers` is the word of each token, `rows` its
-    positions, of `row_s` seconds each. Tokens of spaces do not count for the time of a word."""
+    """Combine tokens into words with times.
+
+    `numbers`: index of the word of each token. `rows`: position range of each token. `row_s`:
+    duration of a position in seconds. Tokens that are only spaces do not affect the time of a word.
+    """
     found = []
     for number, text in enumerate(texts):
         mine = [place for place, of in enumerate(numbers) if of == number]
@@ -200,33 +209,36 @@ def is_space(piece: str) -> bool:
 
 
 FRAME_S = 0.01
-"""Seconds per frame of the level: 10 ms, the hop of the mel frames."""
+"""Duration in seconds of a frame in which loudness is measured: 10 ms, the hop of the mel
+frames."""
 
 QUIET_SHARE = 0.05
-"""Largest level of a pause, relative to the loudest frame nearby."""
+"""Maximum loudness of a pause, relative to the loudest frame nearby."""
 
 NEAR_FRAMES = 15
-"""Largest distance, in frames, between a pause and the word border that the model predicts."""
+"""Maximum distance, in frames, between a pause and the word boundary predicted by the model."""
 
 
 CLEAR_SHARE = 0.02
-"""Largest level of a clear pause, relative to the loudest frame within a second. A clear pause has
-at least two frames."""
+"""Maximum loudness of a clear pause, relative to the loudest frame within a second. A clear pause
+has at least two frames."""
 
 DISTANCE = 0.1
-"""Cost of choosing a pause away from the predicted word border, per frame of distance. A pause
-scores one per frame of its length. The cost is small, because CTC may place tokens far from the
-words."""
+"""Cost per frame of distance between a chosen pause and the predicted word boundary.
+
+A pause scores one point per frame of its duration. The cost is small in comparison, because CTC may
+place tokens far from the words.
+"""
 
 MOST_WORTH = 20
-"""Largest score of a pause, in frames: longer pauses are not better."""
+"""Maximum score of a pause, in frames. Longer pauses are not better."""
 
 SHORTEST = 15
-"""Least length of a word between two pauses, in frames."""
+"""Minimum duration of a word between two pauses, in frames."""
 
 
 def loudness(samples: AnyFloatArray, rate: int) -> AnyFloatArray:
-    """RMS level of each frame of 10 ms."""
+    """Return the RMS amplitude of each 10 ms frame."""
     step = max(1, round(FRAME_S * rate))
     n_frames = len(samples) // step
     frames = samples[: n_frames * step].reshape(n_frames, step).astype(np.float32)
@@ -237,13 +249,14 @@ def loudness(samples: AnyFloatArray, rate: int) -> AnyFloatArray:
 def snap_to_pauses(
     words: Sequence[WordTiming], samples: AnyFloatArray, rate: int
 ) -> list[WordTiming]:
-    """Move the borders of words to the pauses between them.
+    """Move the boundaries of words to the pauses between them.
 
-    The model's positions are coarse and may assign a pause to either neighbour, and CTC may place
-    tokens far from where they are spoken. If the audio has a clear pause for every border, the
-    words are placed between pauses that are long and near the borders of the model. Otherwise each
-    border moves to the nearest pause, if that is close: the first word ends where the pause starts,
-    and the second starts where it ends. Without a close pause the border stays.
+    Word times from the model are coarse and may assign a pause to either neighbour, and CTC may
+    place tokens far from where they are spoken. If the audio has a clear pause for every boundary,
+    words are placed between pauses that are long and near the predicted boundaries. Otherwise each
+    boundary moves to the nearest pause, if one is close: the first word ends where the pause
+    starts, and the second word starts where it ends. A boundary without a close pause does not
+    move.
     """
     level_A = loudness(samples, rate)
     if not words or not len(level_A) or not level_A.max():
@@ -271,8 +284,8 @@ def snap_to_pauses(
 
 
 def _clear(level_A: AnyFloatArray, words: Sequence[WordTiming]) -> list[tuple[int, int]] | None:
-    """Silence before the first word, a clear pause for each border, and the silence after the last
-    word. None if there are too few clear pauses."""
+    """Return the silence before the first word, a clear pause for each boundary, and the silence
+    after the last word, as frame ranges. Return None if there are too few clear pauses."""
     n = len(level_A)
     reach = round(1 / FRAME_S)
     padded = np.pad(level_A, reach)
@@ -290,18 +303,18 @@ def _clear(level_A: AnyFloatArray, words: Sequence[WordTiming]) -> list[tuple[in
 
 
 def _chosen(runs_P2: NDArray[np.int64], borders: Sequence[int]) -> list[int] | None:
-    """Choose one pause for each border, in order, with the highest total score. Returns their
-    indices, or None if there are too few."""
+    """Choose one pause for each boundary, in order, so that the total score is maximal. Return the
+    indices of the pauses, or None if there are too few."""
     if len(runs_P2) < len(borders):
         return None
     length_P, middle_P = np.minimum(runs_P2[:, 1] - runs_P2[:, 0], MOST_WORTH), runs_P2.mean(1)
-    # Number of pauses that end early enough before each one for a word between them.
+    # For each pause, the number of pauses that end early enough before it to leave room for a word.
     room_P = np.searchsorted(runs_P2[:, 1], runs_P2[:, 0] - SHORTEST, side="right")
     best_P = np.zeros(len(runs_P2))
     came: list[NDArray[np.int64]] = []
     for number, border in enumerate(borders):
         if number:
-            # The best of the first n pauses, for each n; -inf for n = 0.
+            # Score of the best choice among the first n pauses, for each n; −∞ for n = 0.
             top = np.concatenate([[-np.inf], np.maximum.accumulate(best_P)])
             is_new = np.concatenate([[False], best_P >= top[1:]])
             at = np.maximum.accumulate(np.where(is_new, np.arange(len(top)), 0)) - 1
@@ -320,8 +333,8 @@ def _chosen(runs_P2: NDArray[np.int64], borders: Sequence[int]) -> list[int] | N
 def _pause(
     level_A: AnyFloatArray, before: WordTiming | None, after: WordTiming | None
 ) -> tuple[int, int] | None:
-    """First frame and end of the pause between two words, or of the silence at the start or the end
-    of a recording."""
+    """Return the frame range of the pause between two words, or of the silence at the start or end
+    of a recording. Return None if there is no pause."""
     first = 0 if before is None else _frame((before.start + before.end) / 2)
     last = len(level_A) if after is None else _frame((after.start + after.end) / 2)
     near = level_A[first:last]
@@ -342,7 +355,7 @@ def _pause(
 
 
 def _runs(is_quiet: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Start and end of each run of True."""
+    """Return the start and end of each run of True values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_quiet, [False]]).astype(np.int8)))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
