@@ -1,7 +1,7 @@
 """HTTP service for any run: `headway.serve.app(runs)` is the ASGI application of `headway serve`.
 
 It builds on the object that `headway.load` returns and has no code for single tasks. Starlette,
-uvicorn and python-multipart come with `pip install 'headway[serve]'`.
+uvicorn and python-multipart are installed with `pip install 'headway[serve]'`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Checks before any route: the host that a request is addressed to, its origin and its API key.
+"""Access checks that run before routing: the Host header, the origin and the API key.
 
-If every queue is full, requests are rejected from their raw bytes, before they are parsed. In an
-overload these rejections are most of the work, and they compete with the models for the CPU. So the
-responses are built once, and the event loop pauses between batches of them. With ten times as many
-requests as it can answer, the shipped translator answers 82 % of its peak on two cores, and 31 % if
-the requests take the normal path (`python -m benchmarks.serve --only overload`).
+The module also protects against overload: if every queue is full, requests are rejected before they
+are parsed. Under overload, rejections are most of the work and compete with the models for the CPU.
+Rejection responses are therefore built only once, and the event loop pauses between batches of
+them. At ten times its capacity on two cores, the shipped translator keeps 82 % of its peak
+throughput, against 31 % without this path (`python -m benchmarks.serve --only overload`).
 """
 
 from __future__ import annotations
@@ -32,35 +32,37 @@ HEADERS = {
     "X-Frame-Options": "DENY",
 }
 LONGEST_ID = 128
-"""Limit on the characters of a request id that a client chooses: enough for a UUID with a
+"""Maximum number of characters in a request id that a client chooses: enough for a UUID with a
 prefix."""
 
 HEAD = re.compile(
     rb"POST (/[\w/.-]{1,100}) HTTP/1\.1\r\n"
     rb"((?:[A-Za-z0-9-]+: ?[\x21-\x7e][\x20-\x7e]*\r\n){1,64})\r\n"
 )
-"""Pattern of a request head as common clients write it. Other requests take the normal path."""
+"""Pattern of a request head as common clients write it. Requests that do not match are parsed by
+the HTTP server."""
 
 SLOW_PATH_HEADERS = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"connection"})
-"""Headers that need the full HTTP parser. `Connection: keep-alive` is an exception."""
+"""Headers that only the HTTP server can handle. `Connection: keep-alive` is an exception."""
 
 REST = 0.025
-"""Seconds that the event loop pauses while it rejects requests, so that several of them
-accumulate."""
+"""Maximum pause of the event loop, in seconds, while it rejects requests, so that it handles
+several at once."""
 
 KEPT_HEADS, LONGEST_HEAD = 256, 2048
-"""Limits of the cache of request heads: their number, and the bytes of one head."""
+"""Limits of the cache of request heads: maximum number of heads, and maximum size of a head in
+bytes."""
 
 
 @dataclass(frozen=True)
 class RequestHead:
-    """Parsed head of a request that passes all checks and needs only a place in a queue."""
+    """Parsed head of a request that passed all checks and needs only a place in a queue."""
 
     path: str
     length: int
     key: str | None
     request_id: str
-    """Request id that the client chose (`X-Request-Id`), or an empty string."""
+    """Request id that the client chose (`X-Request-Id`); empty if there is none."""
 
 
 class AccessControl:
@@ -75,25 +77,25 @@ class AccessControl:
         self.plain_error_paths = {one.path for one in table if one.plain_errors}
         self.queued_paths = {one.path for one in table if one.queues}
         self._heads: dict[bytes, RequestHead] = {}
-        """Cache of parsed heads by their bytes, because a client sends the same bytes with every
-        request."""
+        """Cache of parsed heads, keyed by their bytes. A client usually sends the same bytes with
+        every request."""
 
         self._rejection_bytes: dict[tuple[bool, int], tuple[bytes, bytes]] = {}
-        """Bytes of a rejection before and after the request id, by error format and seconds to
-        wait."""
+        """Bytes of a rejection before and after the request id, by error format and seconds until
+        the next attempt."""
 
         self._rejected: Counter[str] = Counter()
-        """Number of rejected requests by path, since the last pause."""
+        """Number of rejected requests by path, since the last pause of the event loop."""
 
         self._admitted = 0
-        """Number of requests that passed and are not in a queue yet."""
+        """Number of requests that passed the checks and are not in a queue yet."""
 
     def check(
         self, where: tuple[str, str], headers: Iterable[tuple[bytes, bytes]],
         given: Mapping[str, str],
     ) -> tuple[RequestRejected | None, str | None]:  # fmt: skip
-        """Check a request. Return its rejection (None if it is allowed), and the name of its API
-        key."""
+        """Check a request. Return its rejection (None if it is allowed) and the name of its API key
+        (None without a key)."""
         hosts = [value for name, value in headers if name == b"host"]
         if self.hosts is not None:
             name = _without_port(hosts[0].decode("latin-1")) if len(hosts) == 1 else ""
@@ -123,7 +125,7 @@ class AccessControl:
     def record(
         self, where: tuple[str, str], status: int, began: float, key: str | None, number: str
     ) -> None:
-        """Record an answered request in the metrics and the log."""
+        """Record an answered request in the metrics and in the log."""
         took = time.perf_counter() - began
         path = where[1] if where[1] in self.known_paths else "other"
         path = "/v1/models/{model}" if where[1].startswith("/v1/models/") else path
@@ -135,7 +137,7 @@ class AccessControl:
     def reject_early(self, data: bytes) -> bytes | None:
         """Return the rejection of a complete request to a model, if every queue is full.
 
-        None: the bytes take the normal path.
+        Returns None if the HTTP server must handle the bytes.
         """
         room = self.service.free_slots
         if room is None:
@@ -160,8 +162,8 @@ class AccessControl:
         return b"%b%b%b" % (before, number.encode(), after)
 
     def _parse_head(self, text: bytes) -> RequestHead | None:
-        """Parse a request head. None if the request would not pass all checks, or needs the full
-        HTTP parser."""
+        """Parse a request head. Return None if the request would fail a check or needs the HTTP
+        server."""
         found = HEAD.fullmatch(text)
         if found is None or (path := found[1].decode()) not in self.queued_paths:
             return None
@@ -205,16 +207,16 @@ class AccessControl:
         return self._rejection_bytes[plain, wait]
 
     def _reset_admitted(self) -> None:
-        """Reset the count, because a request with a complete body enters a queue in its first
-        step."""
+        """Reset the count of admitted requests. A request with a complete body enters a queue in
+        its first step, so none is in between any more."""
         self._admitted = 0
 
     def pause(self) -> None:
-        """Pause the event loop after rejections until a worker has answers, at most for `REST`
+        """Pause the event loop after rejections until a worker has results, for at most `REST`
         seconds.
 
-        Each time the event loop wakes, it takes the CPU from the models. A rejection that comes
-        slightly later does no harm.
+        Each time the event loop wakes, it takes CPU time from the models. A slightly delayed
+        rejection does no harm.
         """
         for path, times in self._rejected.items():
             self.service.requests(times, path=path, status="429")
@@ -234,7 +236,7 @@ def _log(
 
 
 def request_id_of(given: Mapping[str, str]) -> str:
-    """Request id that the client chose, or a new one."""
+    """Return the request id that the client chose, or a new one."""
     own = given.get("x-request-id", "")
     plain = 0 < len(own) <= LONGEST_ID and own.isascii() and own.isprintable()
     return own if plain else secrets.token_hex(8)

@@ -1,8 +1,8 @@
-"""ASGI application: the routes, and the checks before all of them.
+"""ASGI application: all routes, and the checks that run before them.
 
-Before a route runs, the request must be addressed to this server, must not come from a page of
-another site, and must have an API key if keys are needed. All errors have one format. Logs contain
-no text of users, only the route, the status, the time and the name of the key.
+A request must be addressed to this server, must not come from a page of another site, and must have
+an API key if keys are required. All errors have the same format. Logs contain no user text, only
+the route, the status, the duration and the name of the key.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ POLICY = (
     "img-src 'self' data: blob:; media-src blob:; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
-"""Content Security Policy of the page at `/`: no inline code, and nothing from other sites."""
+"""Content Security Policy of the page at `/`. It allows no inline code and nothing from other
+sites."""
 
 KEY_IN = {
     FORM_URLENCODED: re.compile(rb"(?:\A|&)api_key=([^&]{1,2000})"),
     "application/json": re.compile(rb'"api_key"\s*:\s*("(?:[^"\\]|\\.){1,2000}")'),
 }
-"""Pattern that finds the API key in a body, by media type."""
+"""Pattern that finds the API key in a request body, by media type."""
 
 CLIENT_CLOSED_REQUEST = 499
-"""Status in logs and metrics of a request whose client disconnected before the response (from
-nginx)."""
+"""Status in logs and metrics if the client disconnected before the response. nginx uses the same
+number."""
 
 
 def create_app(
@@ -72,8 +73,8 @@ def create_app(
 ) -> Starlette:
     """Build the ASGI application of `headway.serve.app`.
 
-    `home`: HTML to serve at `/` instead of our page. `looks`: the object that answers the requests
-    of that page.
+    `home`: HTML page to serve at `/` instead of the built-in page. `looks`: object that answers the
+    requests of this page.
     """
     for run in runs:
         if not hasattr(run, "opened"):
@@ -124,7 +125,7 @@ def _routed(service: Service, route: Route) -> Routed:
             return Response(status_code=499)
         except (RequestRejected, UserError) as error:
             problem = as_rejection(error) if isinstance(error, UserError) else error
-            # OpenAI answers 413 only for a body that is too large, not for a value.
+            # OpenAI's API uses status 413 only for a body that is too large, not for a value.
             is_value = problem.status == 422 or (problem.status == 413 and problem.param)
             if is_value and route.invalid_value_status is not None:
                 problem.status = route.invalid_value_status
@@ -146,8 +147,8 @@ async def _find_body_key(service: Service, request: Request) -> None:
 
 
 async def _body_key(service: Service, request: Request) -> str | None:
-    """API key in the body, found without parsing the JSON: parsing is slow and only allowed with a
-    key."""
+    """Return the API key in the body without parsing the JSON. Parsing is slow, so it is allowed
+    only after the key was checked."""
     kind = media_type_of(request)
     if kind == "multipart/form-data":  # the form parser separates files from fields
         with contextlib.suppress(RequestRejected):
@@ -168,7 +169,7 @@ async def _body_key(service: Service, request: Request) -> str | None:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """Response for an unknown path, or for a method that the path does not support."""
+    """Return the response for an unknown path, or for a method that the path does not support."""
     status = getattr(error, "status_code", 404)
     said = {404: "unknown path. /openapi.json lists all paths.",
             405: "method not allowed for this path. /openapi.json lists the methods."}  # fmt: skip
@@ -177,10 +178,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 def _internal_error(error: Exception) -> RequestRejected:
-    """Log a bug and return its response.
-
-    The text of the error is not logged, because it may quote a user.
-    """
+    """Log an internal error and return its response. The text of the error is not logged, because
+    it may contain user text."""
     log.error("unexpected error: %s", type(error).__name__, exc_info=error if DEBUG else None)
     return RequestRejected(
         500, f"internal error ({type(error).__name__}). This is a bug in headway."
@@ -192,12 +191,12 @@ def error_response(problem: RequestRejected, *, plain: bool = False) -> Response
 
 
 DEBUG = False
-"""Whether tracebacks are logged. By default they are not, because they may quote requests."""
+"""Whether tracebacks are logged. The default is False, because they may contain user text."""
 
 
 class RequestMiddleware:
-    """Middleware before every route: request ids, allowed hosts, origins, API keys, headers, logs
-    and metrics."""
+    """Middleware for all routes. It handles request ids, allowed hosts, origins, API keys, headers,
+    logs and metrics."""
 
     def __init__(self, app: ASGIApp, *, access: AccessControl) -> None:
         self.app, self.service, self.access = app, access.service, access
@@ -232,7 +231,7 @@ class RequestMiddleware:
             try:
                 await send(message)
             except Exception as error:
-                # h11 raises this if the data turned out not to be HTTP, so no response is possible.
+                # h11 raises this if the data is not HTTP, so no response is possible.
                 if type(error).__name__ != "LocalProtocolError":
                     raise
                 raise OSError("no response can be sent on this connection") from error
@@ -256,8 +255,8 @@ class RequestMiddleware:
             self.access.record(where, status, began, scope["headway_key"], number)
 
     def policy(self, message: Message) -> str:
-        """Content Security Policy of our page. A `home` page has its own, with the hashes of its
-        scripts."""
+        """Return the Content Security Policy of the built-in page. A `home` page has its own
+        policy, with the hashes of its scripts."""
         return POLICY if self.service.home is None else "frame-ancestors 'none'"
 
 

@@ -1,8 +1,8 @@
 """Convert chat messages to a prompt with the chat template of the run folder.
 
-The template, `chat_template.jinja`, is a file next to the weights; imported models come with their
+The template, `chat_template.jinja`, is a file next to the weights. Imported models come with their
 own. It is rendered in a separate process (`serve.template`). Only the template can write special
-tokens: the text of a message never becomes one.
+tokens. The text of a message is never converted to one.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from headway.tokens.chat_tokens import ChatTokenEncoder
 
 ROLES = ("system", "developer", "user", "assistant")
 MOST_MESSAGES = 1000
-"""Limit on the messages of one conversation. The number of characters has a separate limit."""
+"""Maximum number of messages in a conversation. The number of characters has a separate limit."""
 
 MOST_PER_CHARACTER = 10
-"""Limit on the characters of a prompt, per character that messages may have
+"""Maximum number of characters in a prompt, as a multiple of the limit on characters in messages
 (`serve.characters`)."""
 
 
@@ -30,10 +30,8 @@ def has_template(run: Run) -> bool:
 
 
 def checked_messages(given: Any, limits: Limits) -> list[dict[str, str]]:
-    """Validate messages, and return their roles and texts.
-
-    A content may be a list of parts, as in OpenAI's API.
-    """
+    """Validate messages and return the role and the text of each. The content of a message may be a
+    list of parts, as in OpenAI's API."""
     if not isinstance(given, list) or not 0 < len(given) <= MOST_MESSAGES:
         raise _invalid(f"messages must be a list of 1 to {MOST_MESSAGES:,} messages.")
     found, size = [], 0
@@ -65,10 +63,8 @@ def _chat_tokens(run: Run) -> ChatTokenEncoder:
 
 
 def template_values(run: Run, messages: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """Variables of the chat template.
-
-    OpenAI's role `developer` becomes `system` if the template does not know it.
-    """
+    """Return the variables of the chat template. OpenAI's role `developer` becomes `system` if the
+    template does not support it."""
     marked, tokenizer = _chat_tokens(run), run.tokenizer
     text = (run.folder / CHAT_TEMPLATE).read_text(encoding="utf-8")
     developer = "developer" if "developer" in text else "system"
@@ -82,7 +78,7 @@ def template_values(run: Run, messages: Sequence[Mapping[str, str]]) -> dict[str
 
 
 def prompt_ids(run: Run, text: str) -> tuple[int, ...]:
-    """Token ids of a rendered prompt, which ends where the answer begins."""
+    """Return the token ids of a rendered prompt, which ends where the answer begins."""
     ids = _chat_tokens(run).encode(text)
     if not ids:
         raise _invalid("the chat template renders these messages as an empty prompt.")

@@ -1,7 +1,7 @@
-"""Cost of a request, and how long this machine takes for it.
+"""Estimate the cost of a request, and how long this machine takes to compute it.
 
-The unit is a token of one hypothesis: a text costs its tokens times the beam width of its search.
-The time per unit is measured for each model, first when the server starts.
+The unit of cost is one token of one hypothesis, so a text costs its number of tokens times the beam
+width. The time per unit is measured for each model, first when the server starts.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from headway.settings.decode import DecodeSettings
 from headway.specs.tasks import Spec
 
 BYTES_PER_TOKEN = 4
-"""UTF-8 bytes per token. The shipped translators have 4.0 on their validation texts."""
+"""Average number of UTF-8 bytes per token. It is 4.0 for the shipped translators on their
+validation texts."""
 
 VALUES_PER_ROW = 1000
-"""Pixels or samples per unit of cost: an image of 224 x 224 has about 150 positions, a second of
-audio 16."""
+"""Number of pixels or samples per unit of cost. An image of 224 × 224 pixels has about 150
+positions, and a second of audio about 16."""
 
 SMALL_SECONDS = 0.25
-"""Duration below which requests are small (rank 0). Requests of each higher rank take up to four
-times as long."""
+"""Maximum duration in seconds of small requests (rank 0). Each higher rank includes requests that
+take up to four times as long."""
 
 GUESSED_FLOPS = 2e10
-"""Assumed operations per second of a machine until the first measurement."""
+"""Assumed floating-point operations per second of the machine until the first measurement."""
 
 MEASURED_FROM = 128
-"""Smallest cost of a batch that is measured. In smaller batches fixed costs dominate."""
+"""Minimum cost of a batch whose time is measured. In smaller batches fixed costs dominate."""
 
 REMEMBERED = 8
-"""Number of measured batches that are kept. The fastest one counts, because the machine may have
-been busy during the others."""
+"""Number of recent measurements that are kept. The fastest one is used, because the machine may
+have been busy during the others."""
 
 
 def tokens_in(question: object) -> float:
-    """Number of tokens in an input, estimated without a tokenizer."""
+    """Return the estimated number of tokens in an input, without using a tokenizer."""
     if isinstance(question, str):
         return len(question.encode("utf-8", "replace")) / BYTES_PER_TOKEN
     if isinstance(question, Mapping):
@@ -57,7 +58,8 @@ def tokens_in(question: object) -> float:
 def cost_of(
     questions: Iterable[object], spec: Spec, decode: DecodeSettings, context: int | None
 ) -> float:
-    """Cost of all inputs of a request. `context`: the model's input limit in tokens."""
+    """Return the cost of all inputs of a request. `context`: maximum number of tokens that the
+    model reads."""
     width = decode.width if spec.writes else 1
     known = [size for size in (decode.max_len, context) if size is not None]
     written = min(known, default=0) if spec.continues else 0
@@ -65,14 +67,15 @@ def cost_of(
 
 
 class LatencyEstimator:
-    """Estimates how long one model takes per unit of cost."""
+    """Estimates the computation time of one model per unit of cost."""
 
     def __init__(self) -> None:
         self._measured: deque[float] = deque(maxlen=REMEMBERED)
         self._guess = 0.0
 
     def guess_from_size(self, n_weights: int) -> None:
-        """Estimate the time per unit from the number of weights, until it is measured."""
+        """Estimate the time per unit from the number of weights. The estimate is used until a batch
+        is measured."""
         self._guess = 2 * n_weights / GUESSED_FLOPS
 
     @property
@@ -87,7 +90,7 @@ class LatencyEstimator:
         return cost * (min(self._measured) if self._measured else self._guess)
 
     def rank(self, cost: float) -> int:
-        """Rank of a cost: 0 for small requests. Running requests are interrupted for those of lower
-        ranks."""
+        """Return the rank of a cost, which is 0 for small requests. Requests of lower ranks
+        interrupt running requests of higher ranks."""
         ratio = self.seconds(cost) / SMALL_SECONDS
         return 0 if ratio <= 1 else math.ceil(math.log(ratio, 4))

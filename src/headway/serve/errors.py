@@ -1,4 +1,4 @@
-"""Errors of requests: an HTTP status, a message, and the name of the wrong field."""
+"""Errors of requests, with an HTTP status, a message, and the name of the wrong field."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ ERROR_TYPES = {
 
 
 class RequestRejected(Exception):
-    """Error response to the client, with an HTTP status and a message."""
+    """Raised when a request is rejected. It becomes an error response with an HTTP status and a
+    message."""
 
     def __init__(
         self,
@@ -39,7 +40,8 @@ class RequestRejected(Exception):
         self.headers = dict(headers or {})
 
     def body(self, *, plain: bool = False) -> dict[str, object]:
-        """Body of the error in OpenAI's format, or with `plain` in LibreTranslate's."""
+        """Return the body of the error response in OpenAI's format, or with `plain` in
+        LibreTranslate's format."""
         message = " ".join(str(self).split())
         if plain:
             return {"error": message}

@@ -17,7 +17,7 @@ HEAD = "# Keys of `headway serve`: a name and the SHA-256 of its key in each lin
 
 
 class Keys:
-    """API keys: their names and hashes. A key has 256 random bits, so an unsalted hash is safe."""
+    """Names and hashes of API keys. A key has 256 random bits, so an unsalted hash is safe."""
 
     def __init__(self, hashes: Iterable[tuple[str, bytes]]) -> None:
         self._hashes = tuple(hashes)
@@ -29,7 +29,7 @@ class Keys:
 
     @classmethod
     def of(cls, *keys: str) -> Keys:
-        """Make the object from plain keys: `Keys.of("secret")`. It is used in tests."""
+        """Create the object from unhashed keys, such as `Keys.of("secret")`. Used in tests."""
         return cls((f"key-{n}", _hash(key)) for n, key in enumerate(keys, 1))
 
     @classmethod
@@ -38,7 +38,8 @@ class Keys:
         return cls(_lines(Path(path)))
 
     def name_of(self, key: str) -> str | None:
-        """Name of a key, or None. All hashes are compared, each in constant time."""
+        """Return the name of a key, or None if the key is unknown. The key is compared with all
+        hashes, each in constant time."""
         given, found = _hash(key), None
         for name, one in self._hashes:
             if secrets.compare_digest(given, one):

@@ -1,4 +1,5 @@
-"""Limits on the size, cost and time of requests, so that no client takes the whole server."""
+"""Limits on the size, cost and duration of requests, so that no client can monopolize the
+server."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from headway.errors import ConfigError
 from headway.specs.values import TracksExplicit, check_values
 
 MAX_RETRY_AFTER = 30
-"""Largest `Retry-After` of a rejected request, in seconds."""
+"""Maximum value of `Retry-After` in the rejection of a request, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,82 +20,82 @@ class Limits(TracksExplicit):
     """Limits of the server, set as `serve.NAME=VALUE` on the command line."""
 
     body: int = 2_000_000
-    """Limit on the bytes of the body of a text request. Larger ones are rejected with status
+    """Maximum size in bytes of the body of a text request. Larger bodies are rejected with status
     413."""
 
     media: int = 25_000_000
-    """Limit on the bytes of a body that may contain images, video or audio: a form with files, or
-    JSON for `/v1/predict`, if a served model reads media. Larger ones are rejected with status
-    413."""
+    """Maximum size in bytes of a body that may contain images, video or audio. This applies to
+    forms with files, and to JSON for `/v1/predict` if a served model reads media. Larger bodies are
+    rejected with status 413."""
 
     bodies: int = 256_000_000
-    """Limit on the bytes of all request bodies in progress; further requests are rejected with
-    status 429. Bodies with an API key that is not checked yet may take a quarter of it."""
+    """Maximum size in bytes of all request bodies in progress together. Further requests are
+    rejected with status 429. Bodies whose API key is not checked yet may use a quarter of it."""
 
     inputs: int = 32
-    """Limit on the inputs of one request. More are rejected with status 413."""
+    """Maximum number of inputs in a request. Requests with more are rejected with status 413."""
 
     characters: int = 20_000
-    """Limit on the characters of one input text. Longer texts are rejected with status 413."""
+    """Maximum number of characters in an input text. Longer texts are rejected with status 413."""
 
     audio_seconds: float = 600.0
-    """Limit on the seconds of one audio input. Longer audio is rejected with status 413."""
+    """Maximum duration in seconds of an audio input. Longer audio is rejected with status 413."""
 
     n: int = 8
-    """Limit on the outputs for one input (`n`, `n_best`, `alternatives`). More are rejected with
-    status 422."""
+    """Maximum number of outputs for an input (`n`, `n_best`, `alternatives`). Requests for more are
+    rejected with status 422."""
 
     beams: int = 16
-    """Limit on the beam width. Larger ones are rejected with status 422."""
+    """Maximum beam width. Requests for a larger one are rejected with status 422."""
 
     tokens: int = 2048
-    """Limit on the tokens of one output. Higher requests are rejected with status 422. A lower
-    limit of the model still applies."""
+    """Maximum number of tokens in an output. Requests for more are rejected with status 422. A
+    lower limit of the model still applies."""
 
     queue: int = 128
-    """Limit on the requests per model that are queued or running. Further requests are rejected
-    with status 429 and the seconds to wait before the next attempt."""
+    """Maximum number of requests per model that are queued or running. Further requests are
+    rejected with status 429, with the seconds to wait before the next attempt."""
 
     seconds: float = 60.0
-    """Time limit in seconds from the complete request to the complete response. Slower requests get
-    status 504, and their computation is cancelled."""
+    """Maximum time in seconds from the complete request to the complete response. Slower requests
+    get status 504, and their computation is cancelled."""
 
     collect_ms: float = 3.0
-    """Milliseconds that a request waits for others to share its batch, if the last batch had
-    several requests."""
+    """Maximum time in milliseconds that a request waits for others to share its batch. Requests
+    wait only if the last batch had several."""
 
     batch: int = 256
-    """Limit on the inputs in one batch."""
+    """Maximum number of inputs in a batch."""
 
     rows: int = 64
-    """Limit on the sequences that are generated together, one token each per step (continuous
+    """Maximum number of sequences that are generated together, one token each per step (continuous
     batching)."""
 
     looks: int = 4
-    """Limit on the requests to `/v1/look` that wait while one is computed. Further ones are
-    rejected with status 429."""
+    """Maximum number of requests to `/v1/look` that wait while one is computed. Further requests
+    are rejected with status 429."""
 
     drain: float = 30.0
-    """Seconds that accepted requests have to finish after SIGTERM; the process ends at most half a
-    second later."""
+    """Maximum time in seconds for accepted requests to finish after SIGTERM. The process ends at
+    most half a second later."""
 
     header_seconds: float = 15.0
-    """Seconds in which a client must send the complete header of a request; later the connection is
-    closed."""
+    """Maximum time in seconds for a client to send the complete header of a request. After that the
+    connection is closed."""
 
     keep_alive_seconds: float = 75.0
-    """Seconds after which an idle connection is closed. The default is longer than the 60 s of
-    common clients and proxies, so that they close it first."""
+    """Time in seconds after which an idle connection is closed. The default is longer than the 60 s
+    of common clients and proxies, so that they close it first."""
 
     body_seconds: float = 25.0
-    """Seconds in which the body of a request must arrive. Later the request is rejected with status
-    408."""
+    """Maximum time in seconds for a client to send the body of a request. After that the request is
+    rejected with status 408."""
 
     send_seconds: float = 20.0
-    """Seconds after which a client that reads nothing of its response is disconnected."""
+    """Time in seconds after which a client that reads nothing of its response is disconnected."""
 
     connections: int = 4096
-    """Limit on the open connections. Further ones are rejected with status 503."""
+    """Maximum number of open connections. Further connections are rejected with status 503."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -108,16 +109,13 @@ class Limits(TracksExplicit):
 
 
 class RetryAfter:
-    """Computes the `Retry-After` of rejections, so that all rejected clients find a place when they
-    retry.
-
-    After a shorter time they would be rejected again and again.
-    """
+    """Computes the `Retry-After` of rejections so that clients that retry find a place in the
+    queue. With a shorter time they would be rejected repeatedly."""
 
     def __init__(self) -> None:
         self._seconds = 1
         self._rejections: deque[float] = deque()
-        """Times of the rejections whose clients have not retried yet."""
+        """Times of the rejections whose clients should not have retried yet."""
 
     def seconds(self, accepted: int, seconds_per_request: float) -> int:
         """Count a rejection and return its `Retry-After`.

@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens (`logprobs`) in OpenAI's routes, with the positions of the tokens in
+"""Log-probabilities of tokens (`logprobs`) for OpenAI's routes, with the positions of the tokens in
 the text."""
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from headway.tasks.answers import TextAnswer
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """Token with its log-probability, as `logprobs` shows it."""
+    """Token with its log-probability and its position, as an entry of `logprobs`."""
 
     token: str
     log_prob: float | None
     top: list[tuple[str, float]] | None
     start: int
     end: int
-    """Position of the token in the text: `start` and `end` in characters."""
+    """End of the token in the text. `start` and `end` are character positions."""
 
 
 class OutputLogprobs:
-    """Tokens of one output in order. Each is returned once, when its text has been sent."""
+    """Tokens of one output, in order. Each token is returned once, after its text was sent."""
 
     def __init__(
         self, worker: InferenceWorker, member: BatchMember, output_index: int, before: str | None
     ) -> None:
-        """`before`: the prompt, if the text begins with it (`echo`)."""
+        """Prepare the tokens of an output. `before`: prompt that comes first in the text (`echo`);
+        None if there is none."""
         self.tokenizer, self.member, self.output_index = worker.run.tokenizer, member, output_index
         self.offset = 0 if before is None else len(before)
         self.n_returned = 0
@@ -46,8 +47,8 @@ class OutputLogprobs:
         self.text_stream = TextStream(self.tokenizer, prompt)
 
     def take_until(self, end: int) -> list[TokenLogprob]:
-        """Return the new tokens whose text ends at or before `end`, which does not count the
-        prompt."""
+        """Return the new tokens whose text ends at or before position `end` of the output (without
+        the prompt)."""
         self._read(len(self.member.log_probs[self.output_index]))
         n, end = self.n_returned, end + self.offset
         while n < len(self.steps) and (
@@ -57,7 +58,7 @@ class OutputLogprobs:
         return self._take(n)
 
     def take_rest(self, out: TextAnswer) -> list[TokenLogprob]:
-        """Return all remaining tokens, without those of the stop string, which is not part of the
+        """Return all remaining tokens, except those of the stop string, which is not part of the
         text."""
         self._read(len(out.tokens))
         n, end = self.n_prompt + len(out.tokens), self.offset + len(out.text)
@@ -93,15 +94,19 @@ class OutputLogprobs:
 def _prompt_logprob(
     member: BatchMember, at: int
 ) -> tuple[float | None, list[tuple[int, float]] | None]:  # fmt: skip
-    """Log-probability of a prompt token, and the most likely tokens at its position."""
+    """Return the log-probability of a prompt token, and the most likely tokens at its position.
+    Each is None if it is not known."""
     log_prob = member.prompt_log_probs[at] if at < len(member.prompt_log_probs) else None
     known = 0 < at <= len(member.prompt_top_log_probs)
     return log_prob, member.prompt_top_log_probs[at - 1] if known else None
 
 
 def logprobs_by_name(out: TextAnswer, behind: int) -> list[TokenLogprob]:
-    """Tokens of an output that was not generated step by step. Their lengths in the text come from
-    token names."""
+    """Return the tokens of an output that was not generated step by step.
+
+    Their positions are computed from the lengths of the token names. `behind`: position of the
+    first token.
+    """
     found: list[TokenLogprob] = []
     for token, log_prob in zip(out.tokens, out.token_log_probs, strict=False):
         name = _readable(token)
@@ -111,7 +116,7 @@ def logprobs_by_name(out: TextAnswer, behind: int) -> list[TokenLogprob]:
 
 
 def has_stop_string(out: TextAnswer) -> bool:
-    """Whether a stop string ended the output."""
+    """Return whether a stop string ended the output."""
     return out.stopped_by is not None
 
 

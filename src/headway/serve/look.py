@@ -1,8 +1,8 @@
-"""`/v1/look`: the page of `headway look` for one input, and updates when its controls change.
+"""Route `/v1/look`: the page of `headway look` for one input, and updates when its controls change.
 
 A copy of the model on the CPU computes one page at a time, while the model itself answers requests.
-An uploaded image, video or audio file is kept for a while under an id that cannot be guessed, so
-that the page can request updates without sending it again.
+Uploaded media files are kept for a while under ids that cannot be guessed. The page can therefore
+request updates without sending the file again.
 """
 
 from __future__ import annotations
@@ -27,13 +27,17 @@ from headway.serve.errors import RequestRejected
 from headway.settings.run import media_settings
 
 KEPT = 8
-"""Limit on the uploaded files that are kept, each at the size that the model reads."""
+"""Maximum number of uploaded files that are kept. Each is stored at the size that the model
+reads."""
 
 
 class LookService:
     def __init__(self, max_waiting: int, ready: Mapping[str, LivePage] | None = None) -> None:
-        """`max_waiting`: requests that may wait while one is computed. `ready`: models that were
-        already opened for inspection, by the name of the run."""
+        """Create the service.
+
+        `max_waiting`: maximum number of requests that wait while one is computed. `ready`: models
+        that are already opened for inspection, by the name of the run.
+        """
         self.max_waiting = max_waiting
         self._lives: dict[str, LivePage] = dict(ready or {})
         self._media: OrderedDict[str, MediaInput] = OrderedDict()
@@ -53,8 +57,11 @@ class LookService:
     def submit(
         self, run: Run, values: Mapping[str, Any], data: bytes | None, post: str
     ) -> asyncio.Future[Page]:
-        """Compute the page for a request. `data`: bytes of an uploaded file. `post`: URL to which
-        the page sends its updates."""
+        """Compute the page for a request.
+
+        `data`: content of an uploaded file; None without one. `post`: URL to which the page sends
+        its updates.
+        """
         if self.waiting > self.max_waiting:
             raise RequestRejected(
                 429, "too many requests to /v1/look are waiting. Retry in 2 s.", code="queue_full",
@@ -117,7 +124,7 @@ def live_page(
     change: Intervention,
     extras: LookOptions,
 ) -> tuple[str, LivePage]:
-    """Make the first page of `headway look --serve`, and the object that answers its updates."""
+    """Return the first page of `headway look --serve`, and the object that answers its updates."""
     media = text if isinstance(text, MediaInput) else None
     live = LivePage.of(run.opened.inspection_copy(), ask, extras, media)
     first = media.name if media is not None else text or DEFAULT_TEXT

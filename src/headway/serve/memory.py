@@ -1,4 +1,4 @@
-"""Memory of a server: size of a model and of the process, and a limit on allocator arenas."""
+"""Memory of a server: size of a model, size of the process, and a limit on memory arenas."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from torch import nn
 from headway.nn.linear import Linear
 
 M_ARENA_MAX, ARENAS = -8, 2
-"""glibc's option for the number of arenas, and its value.
+"""Key of glibc's option for the maximum number of memory arenas, and its value.
 
 By default each thread has its own arena, which keeps freed memory. Eight loaded translators take
-723 MB with two arenas and 833 MB with one arena per thread.
+723 MB with two arenas, and 833 MB with one arena per thread.
 """
 
 
 def share_arenas() -> None:
-    """Limit the memory allocator of glibc to two arenas for all threads. No effect with other C
+    """Limit glibc's memory allocator to two arenas for all threads. This has no effect with other C
     libraries."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, ARENAS)
 
 
 def model_bytes(models: Iterable[nn.Module]) -> int:
-    """Size in bytes of a model's weights and their packed copies (`nn/cpu_packed.py`)."""
+    """Return the size in bytes of a model's weights and their packed copies
+    (`nn/cpu_packed.py`)."""
     total = 0
     for model in models:
         held = {tensor.data_ptr(): tensor for tensor in [*model.parameters(), *model.buffers()]}
@@ -39,7 +40,8 @@ def model_bytes(models: Iterable[nn.Module]) -> int:
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process in bytes; 0 if the system does not report it."""
+    """Return the resident memory of this process in bytes, or 0 if the system does not report
+    it."""
     with suppress(OSError, ValueError, IndexError):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")

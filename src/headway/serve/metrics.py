@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 MetricLabels = tuple[tuple[str, str], ...]
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""Upper bounds of histogram buckets for durations: the defaults of Prometheus, and three longer
-ones."""
+"""Upper bounds of histogram buckets for durations in seconds: the defaults of Prometheus and three
+longer ones."""
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Upper bounds of histogram buckets for batch sizes: powers of two."""
@@ -27,8 +27,8 @@ class Metrics:
         self._gauges: dict[str, list[tuple[MetricLabels, Callable[[], float]]]] = {}
 
     def counter(self, name: str, help: str, **known: str) -> Callable[..., None]:
-        """Add a counter and return a function that increments it. `known`: label values that start
-        at 0."""
+        """Add a counter and return a function that increments it. `known`: label values whose
+        counts start at 0, so that they are reported before the first event."""
         self._help[name] = (help, "counter")
         values = self._counts.setdefault(name, {})
         if known:

@@ -1,4 +1,5 @@
-"""OpenAPI description of all routes, generated from the same table of routes as the application."""
+"""OpenAPI description of all routes, generated from the table of routes that the application
+uses."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ ERROR = object_schema(
 )  # fmt: skip
 
 PLAIN_ERROR = object_schema(("error",), error=TEXT)
-"""Error format of routes whose clients expect a string."""
+"""Error format of routes whose clients expect a string instead of an object."""
 
 STATUS_DESCRIPTIONS = {
     400: "The request cannot be parsed, or on OpenAI's routes a value is invalid.",
@@ -43,7 +44,8 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "/translate": {"q": ["Guten Tag.", "Danke."], "source": "de", "target": "en"},
     "/detect": {"q": "Guten Tag."},
 }
-"""Example bodies by path. They omit `model`, which is optional and depends on the server."""
+"""Example request bodies by path. They omit `model`, which is optional and depends on the
+server."""
 
 
 def openapi_document(routes: Iterable[Route], needs_key: bool) -> dict[str, Any]:

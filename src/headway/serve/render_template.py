@@ -1,8 +1,8 @@
-"""Program that renders chat templates under resource limits; `serve.template` starts it as a
+"""Program that renders chat templates under resource limits. `serve.template` starts it as a
 process.
 
-It imports nothing of headway, so that it starts quickly and holds no model. It reads one JSON
-object per line of standard input, and writes one JSON line for each.
+It imports nothing from headway, so that it starts quickly and holds no model. For each line of
+standard input, a JSON object, it writes one line of JSON.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MEMORY = 512 << 20
-"""Limit on the address space in bytes."""
+"""Maximum size of the address space in bytes."""
 
 CPU_SECONDS = 1
-"""Limit on CPU seconds per request; above it the kernel ends this process."""
+"""Maximum CPU time of a request in seconds. Above it, the kernel ends this process."""
 
 MOST_STEPS = 1_000_000
-"""Limit on the total length of all `range()` calls in one rendering."""
+"""Maximum total length of all `range()` calls in one rendering."""
 
 
 def set_limits() -> None:
@@ -54,7 +54,8 @@ def limit_cpu() -> None:
 
 
 class RangeBudget:
-    """Replacement for `range` with one budget for all calls of a rendering."""
+    """Replacement for `range` in templates, with a limit on the total length of all calls in a
+    rendering."""
 
     def __init__(self) -> None:
         self.remaining = MOST_STEPS
@@ -72,7 +73,8 @@ def raise_exception(message: str) -> str:
 
 
 def plain_json(value: Any, **more: Any) -> str:
-    """JSON without HTML escapes. Jinja's own `tojson` filter escapes quotes for HTML."""
+    """Return a value as JSON without HTML escapes. Jinja's own `tojson` filter escapes quotes for
+    HTML."""
     return json.dumps(value, ensure_ascii=False, **more)
 
 
@@ -90,7 +92,7 @@ def compiled(text: str) -> Template:
 
 
 def rendered(template: str, values: dict[str, Any], most: int) -> str:
-    """Render a template. `most`: limit on the characters of the result."""
+    """Return the rendered template. `most`: maximum number of characters in the result."""
     parts: list[str] = []
     size = 0
     pieces: Iterator[str] = compiled(template).generate(range=RangeBudget(), **values)
@@ -113,8 +115,8 @@ def answer(line: bytes) -> bytes:
 
 
 def main() -> None:
-    # Ctrl-C in a terminal reaches this process, too. The server finishes its requests first, and
-    # then closes standard input.
+    # Ctrl-C in a terminal reaches this process as well. Ignore it, because the server first
+    # finishes its requests and then closes standard input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_limits()
     out = sys.stdout.buffer

@@ -1,7 +1,7 @@
 """Split a text or an HTML page into sentences, and put their translations back in place.
 
-Translators are trained on single sentences. Of a paragraph they would translate only the first
-ones, and they would lose line breaks. So each sentence is translated alone, and all text between
+Translators are trained on single sentences. In a paragraph they would translate only the first few
+sentences, and lose line breaks. Each sentence is therefore translated alone, and all text between
 sentences is kept.
 """
 
@@ -25,28 +25,29 @@ MARKUP = re.compile(
     """,
     re.IGNORECASE | re.DOTALL | re.VERBOSE,
 )
-"""Pattern of the markup of a page.
+"""Pattern of the markup of an HTML page.
 
-An unclosed tag extends to the end, so that no text is read twice. `html.parser` takes seconds for
-20,000 characters of unclosed tags, and blocks all other requests.
+An unclosed tag extends to the end, so that no text is scanned twice. In contrast, `html.parser`
+takes seconds for 20,000 characters of unclosed tags, and would block all other requests.
 """
 
 BEGINS_WITH = re.compile(r"[\s.,;:!?…)\]]*")
-"""Pattern of spaces and punctuation after a tag that belong to the sentence before it."""
+"""Pattern of spaces and punctuation that follow a tag, but belong to the sentence before it."""
 
 
 @dataclass(frozen=True)
 class SentenceSpan:
     start: int
     end: int
-    """Position in the text that was sent: `start` and `end` in characters."""
+    """End of the sentence in the request text. `start` and `end` are character positions."""
 
     text: str
-    """The text that the model reads."""
+    """Text of the sentence as the model reads it."""
 
 
 def split_sentences(given: str, form: TextFormat = "text") -> list[SentenceSpan]:
-    """Split a text or HTML page into sentences. Parts without a letter or digit are left out."""
+    """Return the sentences of a text or an HTML page. Parts without a letter or digit are
+    omitted."""
     found = []
     for first, last in [(0, len(given))] if form == "text" else _between_tags(given):
         for start, end in _sentence_spans(given, first, last, form):
@@ -65,7 +66,7 @@ def replace_sentences(
     at = 0
     for sentence, text in zip(found, made, strict=True):
         between = given[at : sentence.start]
-        # East Asian text has no space between sentences, but its translation needs one.
+        # East Asian text has no space between sentences, but its translation may need one.
         glued = not between and parts and not parts[-1].endswith(("。", "！", "？"))
         parts.append(" " if glued else between)
         parts.append(text if form == "text" else html.escape(text, quote=False))
@@ -76,10 +77,8 @@ def replace_sentences(
 def _sentence_spans(
     text: str, first: int, last: int, form: TextFormat
 ) -> Iterator[tuple[int, int]]:
-    """Positions of the sentences in a part of the text, without surrounding white space.
-
-    In HTML a line break counts as a space.
-    """
+    """Yield the positions of the sentences in a part of the text, without surrounding white space.
+    In HTML, a line break counts as a space."""
     if form == "text":
         lines = [*_split_at(LINE_END, text, first, last)]
     else:
@@ -101,5 +100,5 @@ def _split_at(way: re.Pattern[str], text: str, first: int, last: int) -> Iterato
 
 
 def _between_tags(given: str) -> Iterator[tuple[int, int]]:
-    """Parts of a page that are text, not tags, comments, scripts or styles."""
+    """Yield the parts of an HTML page that are text, not tags, comments, scripts or styles."""
     return _split_at(MARKUP, given, 0, len(given))

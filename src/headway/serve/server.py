@@ -1,5 +1,5 @@
-"""uvicorn with extensions: it closes slow connections, finishes requests on SIGTERM, and exits with
-status 0."""
+"""Extensions of uvicorn: close slow connections, finish requests on SIGTERM, and exit with status
+0."""
 
 from __future__ import annotations
 
@@ -30,19 +30,22 @@ from headway.serve.service import Service
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]", "::1")
 FILES = 65_536
-"""Number of file descriptors to request from the system, because each connection needs one."""
+"""Number of file descriptors to request from the system. Each connection needs one."""
 
 UNSENT = 16_384
-"""Bytes of a response that the kernel may buffer before the network takes them.
+"""Maximum number of bytes of a response that the kernel buffers before the network takes them.
 
-Without a limit it buffers megabytes, and a slow reader looks like one that does not read.
+By default it buffers megabytes, so that a slow reader looks like a client that does not read at
+all.
 """
 
 LEAST_SENT = 512
-"""Bytes that a client must read in every `send_seconds` while a response waits for it."""
+"""Minimum number of bytes that a client must read in every `send_seconds` while part of a response
+is waiting."""
 
 GRACE = 0.2
-"""Seconds after the drain deadline for sending errors to requests that were not answered."""
+"""Time in seconds after the drain deadline for sending errors to requests that were not
+answered."""
 
 log = logging.getLogger("headway.serve")
 
@@ -51,16 +54,17 @@ class TimeoutProtocol(H11Protocol):
     """HTTP/1.1 connection that is closed if its client is idle or too slow.
 
     Between requests it stays open for `keep_alive_seconds`. A header must be complete within
-    `header_seconds`, and a response must make progress every `send_seconds`.
+    `header_seconds`, and a response must make progress in every `send_seconds`.
     """
 
     limits = Limits()
     access: AccessControl | None = None
-    """Object that rejects requests before they are parsed, in an overload."""
+    """Object that rejects requests under overload before they are parsed; None: requests are never
+    rejected early."""
 
     _timer: asyncio.TimerHandle | None = None
     _deadline = 0.0
-    """Time at which an idle connection is closed. `_timer` may fire earlier and is then set
+    """Event-loop time at which an idle connection is closed. If `_timer` fires earlier, it is set
     again."""
 
     _in_header = True
@@ -68,11 +72,12 @@ class TimeoutProtocol(H11Protocol):
 
     _progress_timer: asyncio.TimerHandle | None = None
     _unsent = 0
-    """Number of bytes that waited for the client when `_progress_timer` was set."""
+    """Number of bytes of the response that were unsent when `_progress_timer` was set."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # With this limit, `pause_writing` reports any byte that waits, not only more than 64 KiB.
+        # With this limit, `pause_writing` is called for any unsent byte, not only for more than 64
+        # KiB.
         transport.set_write_buffer_limits(high=0)
         self._close_after(self.limits.header_seconds)
 
@@ -124,7 +129,7 @@ class TimeoutProtocol(H11Protocol):
             self._progress_timer = None
 
     def _update_idle_timer(self) -> None:
-        """Set the time limit of an idle connection. Requests have limits of their own."""
+        """Set the time limit of an idle connection. Requests in progress have their own limits."""
         if not self._is_idle:
             self._in_header = False
             self._cancel_timer()
@@ -138,8 +143,8 @@ class TimeoutProtocol(H11Protocol):
     def _close_after(self, seconds: float) -> None:
         """Close the connection after this time if it is still idle.
 
-        A timer that fires earlier is kept: setting one per rejected request would take longer than
-        the rejection.
+        A timer that fires earlier is kept and set again later, because setting a timer for each
+        rejected request would take longer than the rejection.
         """
         self._deadline = self.loop.time() + seconds
         if self._timer is not None and self._timer.when() > self._deadline:
@@ -171,7 +176,7 @@ class TimeoutProtocol(H11Protocol):
 
     @property
     def _is_idle(self) -> bool:
-        """Whether there is no request, or only the rest of one that was already rejected."""
+        """Whether there is no request in progress, or only the rest of one that was rejected."""
         theirs, ours = self.conn.their_state, self.conn.our_state
         return theirs is h11.IDLE or (
             theirs is h11.SEND_BODY and ours in (h11.DONE, h11.MUST_CLOSE)
@@ -179,8 +184,8 @@ class TimeoutProtocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Server that finishes its requests on the first signal (drains), and exits immediately on the
-    second."""
+    """uvicorn server that finishes its requests on the first signal (drains), and exits immediately
+    on the second."""
 
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
@@ -188,7 +193,8 @@ class Server(uvicorn.Server):
         self.loop: asyncio.AbstractEventLoop | None = None
         self.drained: asyncio.Task[None] | None = None
         self._close_at: float | None = None
-        """Event-loop time at which connections are closed, even if responses are not complete."""
+        """Event-loop time at which connections are closed, even if their responses are not
+        complete; None before shutdown."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -215,8 +221,8 @@ class Server(uvicorn.Server):
         self.drained = asyncio.ensure_future(self.drain())
 
     async def drain(self) -> None:
-        """Let accepted requests finish until the drain deadline, fail the others, then close
-        connections."""
+        """Let accepted requests finish until the drain deadline, fail the remaining ones, then
+        close connections."""
         self.service.draining = True
         log.info("shutting down: waiting for %d requests in progress", self.service.in_flight)
         until = asyncio.get_running_loop().time() + self.service.limits.drain
@@ -238,15 +244,16 @@ class Server(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket; an error names the host, the port and the reason."""
+    """Return a listening socket. If it cannot be opened, the error names the host, the port and the
+    reason."""
     if not 0 <= port <= 65535:
         raise UserError(f"port {port} is out of range. Choose a port from 0 to 65535.")
     try:
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        # IPPROTO_TCP is explicit, because asyncio turns off Nagle's algorithm only for such
-        # sockets. Otherwise a response in two pieces would take 40 ms longer.
+        # IPPROTO_TCP is explicit, because asyncio disables Nagle's algorithm only for sockets with
+        # it. Otherwise a response in two pieces would take 40 ms longer.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # inherited by connections
@@ -271,7 +278,8 @@ def is_loopback(host: str) -> bool:
 
 
 def loopback_hosts(host: str) -> tuple[str, ...]:
-    """Allowed Host headers of a server without API keys, which serves only this machine."""
+    """Return the allowed Host headers of a server without API keys, which serves only this
+    machine."""
     return (*LOOPBACK, f"[{host}]" if ":" in host else host)
 
 
@@ -289,8 +297,8 @@ def serve(
 ) -> Server:
     """Run the server until a signal stops it.
 
-    `started` is called when connections are accepted, `ready` when the models are loaded. A model
-    that cannot be loaded stops the server.
+    `started`: called when connections are accepted. `ready`: called when all models are loaded. If
+    a model cannot be loaded, the server stops.
     """
     server = _server(app)
     asyncio.run(_serve(server, listening, started, ready))
@@ -308,7 +316,7 @@ def _server(app: Starlette) -> Server:
         lifespan="on", limit_concurrency=service.limits.connections,
         h11_max_incomplete_event_size=65_536,
     )  # fmt: skip
-    # uvicorn's tracebacks may quote users. The application logs errors without their text.
+    # uvicorn's tracebacks may contain user text. The application logs errors without it.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     return Server(config, service)
 
@@ -340,10 +348,8 @@ async def _serve(
 
 @contextlib.contextmanager
 def running(app: Starlette, host: str = LOOPBACK[0], port: int = 0) -> Iterator[str]:
-    """Serve the application in a thread of this process within the context, and yield its URL.
-
-    It is used in tests and notebooks.
-    """
+    """Context manager that serves the application in a thread of this process, and yields its URL.
+    Used in tests and notebooks."""
     listening = bind(host, port)
     server = _server(app)
     thread = threading.Thread(target=asyncio.run, args=(server.serve([listening]),))
@@ -371,14 +377,14 @@ def _raise_file_limit() -> None:
 
 
 class _EscapingFormatter(logging.Formatter):
-    """Log formatter that escapes control characters, which names of folders may contain."""
+    """Log formatter that escapes control characters, because folder names may contain them."""
 
     def format(self, record: logging.LogRecord) -> str:
         return visible(super().format(record))
 
 
 def log_to_stderr(debug: bool = False) -> None:
-    """Write one log line per request to standard error, without any text of users."""
+    """Write one log line per request to standard error, without any user text."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_EscapingFormatter("%(asctime)s %(message)s"))
     logger: Any = logging.getLogger("headway.serve")

@@ -1,8 +1,8 @@
 """Render the chat template of a run in a child process that can be killed.
 
-A template comes with the weights and is a program: it can loop for days or fill the memory. The
-child has its own limits (`serve.render_template`). If it exceeds the time limit it is killed, and
-the next request starts another one.
+A template comes with the weights and is a program, so it can loop for days or fill the memory. The
+child process has its own limits (`serve.render_template`). If it exceeds the time limit it is
+killed, and the next request starts another one.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ from headway.errors import FolderError
 from headway.serve import render_template
 
 MOST_BYTES = 200_000
-"""Limit on the characters of a chat template: ten times the size of published ones."""
+"""Maximum number of characters in a chat template: ten times the size of published ones."""
 
 RENDER_SECONDS = 10.0
-"""Seconds before a child that renders is killed.
-
-The kernel usually ends it earlier, after one or two seconds of CPU time.
-"""
+"""Maximum time of a rendering in seconds, after which the child process is killed. The kernel
+usually ends it earlier, after one or two seconds of CPU time."""
 
 START_SECONDS = 30.0
-"""Seconds in which a child must start, also on a busy machine."""
+"""Maximum time in seconds for the child process to start, even on a busy machine."""
 
 PIECE = 65_536
-"""Bytes written at a time: the capacity of a pipe on Linux."""
+"""Number of bytes written at a time: the capacity of a pipe on Linux."""
 
 
 class TemplateError(Exception):
@@ -44,23 +42,23 @@ class TemplateError(Exception):
 
 
 class ChatTemplate:
-    """Chat template that renders one prompt at a time, in order.
-
-    Callers that must not block use its executor `thread`.
-    """
+    """Chat template that renders one prompt at a time, in order. Callers that must not block run
+    `render` in its executor `thread`."""
 
     def __init__(self, path: Path, most: int) -> None:
-        """`most`: limit on the characters of a prompt."""
+        """Read the template. `most`: maximum number of characters in a prompt."""
         self.path, self.most = path, most
         self.thread = ThreadPoolExecutor(1, "headway-template")
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
-        """Lock that is held while a child is started, so that `close` also ends that child."""
+        """Lock that is held while a child process is started, so that `close` can end that
+        process."""
 
         self.is_closed = False
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """Return the rendered text. It blocks for at most the time limits of the child."""
+        """Return the rendered prompt. This blocks for at most the time limits of the child
+        process."""
         text = self.path.read_text(encoding="utf-8")
         if len(text) > MOST_BYTES:
             raise FolderError(
@@ -81,12 +79,13 @@ class ChatTemplate:
         return str(found["text"])
 
     def close(self) -> None:
-        """Kill the child, even while it renders. Later calls of `render` fail."""
+        """Kill the child process, even while it renders. Later calls of `render` fail."""
         with self._lock:
             self.is_closed = True
             if self._process is not None:
                 self._process.kill()
-        # A rendering in progress fails at once. The pipes are closed after its thread has ended.
+        # Killing the process makes a rendering in progress fail at once. The pipes are closed after
+        # its thread has ended.
         self.thread.shutdown(cancel_futures=True)
         self._end()
 
@@ -98,7 +97,8 @@ class ChatTemplate:
             if known is not None and known.poll() is None:
                 return known
             self._end()
-            # The child is isolated: neither the environment nor the working directory adds modules.
+            # The child process is isolated: neither the environment nor the working directory adds
+            # modules.
             self._process = made = subprocess.Popen(
                 [sys.executable, "-I", render_template.__file__], stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0, env={},

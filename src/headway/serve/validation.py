@@ -1,7 +1,5 @@
-"""Validation of requests: inputs must be text or bytes, options must be known and in range.
-
-No value may name a file or a URL.
-"""
+"""Validation of requests. Inputs must be text or bytes, options must be known and in range, and no
+value may name a file or a URL."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from headway.specs.options import OPTIONS
 from headway.specs.values import setting_types, without_none
 
 OPERATOR_OPTIONS = frozenset({"batch_tokens", "precision", "draft", "nearest", "against"})
-"""Options that requests cannot set: those of the operator, and those that name a file or a run."""
+"""Options that requests cannot set, because they are for the operator or name a file or a run."""
 
 PHRASE_OPTIONS = {
     "prefix": ("Text that the output must begin with.", "text"),
@@ -35,29 +33,28 @@ PHRASE_OPTIONS = {
     "banned": ("Phrases that the output must not contain.", "texts"),
 }
 MOST_PHRASES, LONGEST_PHRASE = 16, 500
-"""Limits on the phrases that a request may require or ban: their number, and the characters of one.
-
-Every phrase makes each decoding step slower.
-"""
+"""Maximum number of phrases that a request may require or ban, and of characters in a phrase. Each
+phrase makes every decoding step slower."""
 
 MOST_SHOTS = 64
-"""Limit on the examples of a few-shot request; more would not fit the context of a small model."""
+"""Maximum number of examples in a few-shot request. More would not fit the context of a small
+model."""
 
 LONGEST_NAME = 100
-"""Limit on the characters of a file name that answers repeat."""
+"""Maximum number of characters of a file name in answers."""
 
 MOST_VALUES = 10_000
-"""Limit on the values in a JSON body that is larger than `serve.body` (media)."""
+"""Maximum number of values in a JSON body that is larger than `serve.body` (media)."""
 
 SURROGATE_ESCAPES = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Pattern of surrogates (halves of characters) as JSON escapes."""
+"""Pattern of UTF-16 surrogates (halves of characters) as JSON escapes."""
 
 OptionType = Literal["integer", "number", "boolean", "text", "texts", "choice", "objects"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptionSpec:
-    """An option that requests to a model may set."""
+    """Option that requests to a model may set."""
 
     name: str
     help: str
@@ -75,7 +72,7 @@ class OptionSpec:
 
 
 def option_ranges(limits: Limits) -> dict[str, tuple[float, float]]:
-    """Lowest and highest allowed value of each numeric option."""
+    """Return the minimum and maximum value of each numeric option."""
     tokens = limits.tokens
     return {
         "beam": (1, limits.beams), "n_best": (1, limits.n), "groups": (1, limits.beams),
@@ -89,8 +86,8 @@ def option_ranges(limits: Limits) -> dict[str, tuple[float, float]]:
 
 
 def option_specs(run: Run, limits: Limits) -> dict[str, OptionSpec]:
-    """Options that requests to a run may set, by name, as its task and the decoding settings
-    declare them."""
+    """Return the options that requests to a run may set, by name. They are declared by its task and
+    the decoding settings."""
     hints, said, decode = setting_types(DecodeSettings), documented(DecodeSettings), run.settings
     known = option_ranges(limits)
     found = {}
@@ -136,8 +133,8 @@ def _kind(hint: Any) -> tuple[OptionType, tuple[str, ...]]:
 def checked_options(
     given: Mapping[str, Any], known: Mapping[str, OptionSpec]
 ) -> dict[str, Any]:  # fmt: skip
-    """Validate options: each must be known, have the right type and be in range. None means the
-    default."""
+    """Return validated options. Each must be known, have the right type and be in range. A value of
+    None is the default."""
     found = {}
     for name, value in given.items():
         if name not in known:
@@ -150,7 +147,7 @@ def checked_options(
 
 
 def _check_lengths(said: Mapping[str, Any], known: Mapping[str, OptionSpec]) -> None:
-    """Check that min_len <= max_len. If one of them is missing, the default of the run is used."""
+    """Check that min_len <= max_len. If one of them is missing, the run's default is used."""
     names = [name for name in ("min_len", "max_len") if name in known]
     if len(names) == 2 and any(name in said for name in names):
         least, most = (said.get(name, known[name].default) for name in names)
@@ -206,10 +203,8 @@ def _invalid(name: str, must: str) -> RequestRejected:
 
 
 def parse_json(body: bytes, field: str = "") -> dict[str, Any]:
-    """Parse a JSON object from the body, or from one `field` of it.
-
-    NaN and unpaired surrogates are rejected, because later code does not expect them.
-    """
+    """Parse the body, or one `field` of it, as a JSON object. NaN and unpaired surrogates are
+    rejected, because later code does not expect them."""
     what, param = field or "the request body", field or None
     try:
         text = body.decode("utf-8")
@@ -233,7 +228,8 @@ def parse_json(body: bytes, field: str = "") -> dict[str, Any]:
 def check_value_count(body: bytes) -> None:
     """Reject a large body with many JSON values.
 
-    Media are a few long strings. Parsing millions of values would block the event loop for seconds.
+    Media are a few long strings, but parsing millions of values would block the event loop for
+    seconds.
     """
     if sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise RequestRejected(
@@ -249,14 +245,14 @@ def _no_number(name: str) -> float:
 
 @dataclass(frozen=True)
 class Upload:
-    """A file that was uploaded in a form."""
+    """File that was uploaded in a form."""
 
     name: str
     data: bytes
 
 
 def checked_inputs(run: Run, given: Sequence[Any], limits: Limits) -> list[Any]:
-    """Return inputs in the form that `run(…)` takes them."""
+    """Return validated inputs in the form that `run(…)` takes."""
     if not given:
         raise RequestRejected(422, "the request has no input. Send at least one.", param="input")
     if len(given) > limits.inputs:
@@ -299,7 +295,7 @@ def _text(value: Any, limits: Limits, depth: int = 0) -> Any:
 
 
 def _medium(run: Run, value: Any, limits: Limits) -> Upload:
-    """Return the bytes of an image, audio or video input. Paths and URLs are not accepted."""
+    """Return an image, audio or video input as bytes. Paths and URLs are not accepted."""
     name = ""
     if isinstance(value, dict):
         known = [value[key] for key in ("data", "bytes", "image", "video", "audio") if key in value]
@@ -320,7 +316,8 @@ def _medium(run: Run, value: Any, limits: Limits) -> Upload:
 
 
 def _shown(name: str) -> str:
-    """Name of an uploaded file as answers show it. No file is opened by this name."""
+    """Return the name of an uploaded file for use in answers. No file is ever opened by this
+    name."""
     last = name.replace("\\", "/").rpartition("/")[2]
     return "".join(filter(str.isprintable, last))[:LONGEST_NAME]
 
@@ -346,10 +343,8 @@ def _decoded(text: str) -> bytes:
 
 
 def check_seconds(data: bytes, limits: Limits) -> None:
-    """Reject audio that is too long, before it is decoded.
-
-    Unreadable files are reported later, when they are decoded.
-    """
+    """Reject audio that is too long before it is decoded. Unreadable files are not reported here,
+    but when they are decoded."""
     import soundfile
 
     try:
@@ -366,5 +361,5 @@ def check_seconds(data: bytes, limits: Limits) -> None:
 
 
 def as_rejection(error: UserError) -> RequestRejected:
-    """Return the response with status 422 for an error in the input or the options."""
+    """Return the rejection, with status 422, for an error in the inputs or options."""
     return RequestRejected(422, str(error))

@@ -1,13 +1,14 @@
-"""Worker thread of one model: takes requests from the queue, computes them in batches, and answers.
+"""Worker thread of one model. It takes requests from the queue, computes them in batches, and
+answers them.
 
 Waiting requests with the same options form one flat batch. Text that is generated token by token
-uses one continuous batch: a new request joins at the next step, and finished and cancelled ones
-leave at once. If a computation fails, its requests are computed separately, so that only the
+uses one continuous batch, in which new requests join at the next step, and finished and cancelled
+ones leave at once. If a computation fails, its requests are computed separately, so that only the
 request that caused the failure gets an error.
 
-Requests have a rank by their cost. Between two steps of a search, and between two batches of an
-encoder, requests of lower ranks are answered: nested calls in the same thread, each with its own
-search.
+The cost of a request determines its rank. Between two steps of a search, or two batches of an
+encoder, requests of lower ranks are answered. These are nested calls in the same thread, each with
+its own search.
 """
 
 from __future__ import annotations
@@ -41,28 +42,28 @@ from headway.tasks.task import ContinuousBatchingPredictor, InferenceRequest, Pr
 log = logging.getLogger("headway.serve")
 
 PieceCallback = Callable[[int, int, str], None]
-"""Function that is called in the event loop with new text: index of the input, index of its output,
-text."""
+"""Type of callbacks in the event loop for new text. Arguments: index of the input, index of its
+output, and the text."""
 
 MAX_PREDICTORS = 16
-"""Number of predictors that are cached for later requests with the same options."""
+"""Maximum number of predictors that are cached for later requests with the same options."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
-"""Seconds before the second attempt to load a model, and the longest wait between later
+"""Time in seconds before the second attempt to load a model, and maximum time between later
 attempts."""
 
 QUEUED_INPUTS_PER_REQUEST = 8
-"""Ratio of the queue limit in inputs to the queue limit in requests."""
+"""Limit on the inputs in a queue, as a multiple of the limit on its requests (`serve.queue`)."""
 
 MAX_UNINTERRUPTED_SECONDS = 0.25
-"""Longest time in seconds for which a computation is not interrupted again.
+"""Maximum time in seconds before a computation can be interrupted again.
 
-Usually it is as long as the last interruption, so that short requests take at most half of the
-time.
+The usual time is the duration of the last interruption, so that small requests take at most half of
+the time.
 """
 
 MAX_DEADLINE_SHARE = 0.8
-"""Largest estimated duration of a request, as a fraction of its deadline."""
+"""Maximum estimated duration of a request, as a fraction of the time limit (`serve.seconds`)."""
 
 PROBE_TEXTS = ("one two three four five six seven eight nine ten eleven twelve thirteen.",) * 4
 """Texts that are computed after a model is loaded, to warm it up and to measure its speed."""
@@ -74,16 +75,16 @@ class AllCancelled(Exception):
 
 @dataclass(frozen=True)
 class TokenDetail:
-    """Token details that a response includes."""
+    """Details of the tokens that a response includes."""
 
     top: int = 0
-    """Number of most likely tokens listed per position."""
+    """Number of most likely tokens to list at each position; 0: none."""
 
     prompt_logprobs: bool = False
     """Whether to include the log-probabilities of the prompt."""
 
     generates: bool = True
-    """Whether to generate text; if not, only the prompt is scored."""
+    """Whether to generate text. False: only the prompt is scored."""
 
 
 NO_TOKEN_DETAIL = TokenDetail()
@@ -91,12 +92,12 @@ NO_TOKEN_DETAIL = TokenDetail()
 
 @dataclass(eq=False)
 class Ticket:
-    """Request in the queue: its inputs and options, and where its answers are sent."""
+    """Request in the queue, with its inputs, its options, and the future for its answers."""
 
     inputs: list[ParsedInput]
     request: InferenceRequest
     key: Hashable
-    """Key of the options: only tickets with equal keys can be computed together."""
+    """Key of the options. Only tickets with equal keys can be computed together."""
 
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[list[Answer]]
@@ -105,10 +106,10 @@ class Ticket:
     received_at: float = field(default_factory=time.perf_counter)
     answers: list[Answer | None] = field(default_factory=list)
     members: list[BatchMember | None] = field(default_factory=list)
-    """Generation state of each input that is generated token by token; None for the others."""
+    """State of the generation for each input in the continuous batch; None for other inputs."""
 
     predictor: ContinuousBatchingPredictor | None = None
-    """Predictor of the continuous batch, if this request is in it."""
+    """Predictor of the continuous batch; None if the request is not in it."""
 
     joined: asyncio.Event = field(default_factory=asyncio.Event)
     """Event that is set when all valid inputs have joined the continuous batch."""
@@ -117,18 +118,19 @@ class Ticket:
     """Estimated cost in the units of `serve.cost`."""
 
     rank: int = 0
-    """Rank by cost. Running tickets are interrupted for those of lower ranks."""
+    """Rank by cost, 0 for small requests. Requests of lower ranks interrupt running requests of
+    higher ranks."""
 
     seconds: float = 0.0
-    """Estimated duration in seconds."""
+    """Estimated computation time in seconds."""
 
     cancelled: bool = False
     ended: bool = False
     sent_chars: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Number of characters already sent, by input and output."""
+    """Number of characters that were sent, by input and output."""
 
     def cancel(self) -> None:
-        """Cancel the request, which then leaves the batch at the next step."""
+        """Cancel the request. It leaves its batch at the next step."""
         self.cancelled = True
         self.cancel_members()
 
@@ -148,7 +150,8 @@ class InferenceWorker:
     def __init__(
         self, run: Run, limits: Limits, metrics: Metrics, wakeup: threading.Event | None = None
     ) -> None:  # fmt: skip
-        """`wakeup`: event that is set when results were passed to an event loop."""
+        """Create the worker of a model. `wakeup`: event that is set when results were passed to an
+        event loop."""
         self.wakeup = threading.Event() if wakeup is None else wakeup
         self.run, self.limits, self.name = run, limits, run.name
         self.spec = spec_of(run.settings)
@@ -157,8 +160,8 @@ class InferenceWorker:
 
         self.stopping = False
         self.load_error = ""
-        """Reason why the model cannot be loaded. Only the operator sees it; clients get "not
-        ready"."""
+        """Reason why the model cannot be loaded; empty if there is none. Only the operator sees it,
+        while clients get "not ready"."""
 
         self._queue: deque[Ticket] = deque()
         self._condition = threading.Condition()
@@ -167,28 +170,28 @@ class InferenceWorker:
         """Number of requests in the last batch."""
 
         self._seconds_per_request = 0.05
-        """Recent seconds per request, while others are computed in the same batch."""
+        """Recent computation time in seconds per request, when requests share a batch."""
 
         self._retry_after = RetryAfter()
         self.n_bytes = 0
-        """Size of the model in bytes, known after it was loaded and warmed up."""
+        """Size of the model in bytes; 0 until it is loaded and warmed up."""
 
         self.latency_estimator = LatencyEstimator()
         self._expected_seconds = 0.0
-        """Estimated seconds of all accepted requests above the lowest rank."""
+        """Estimated computation time in seconds of all accepted requests above the lowest rank."""
 
         self._nested_seconds = 0.0
-        """CPU seconds of this thread that interruptions of the running batch took."""
+        """CPU time in seconds of this thread that interruptions of the running batch took."""
 
         self._uninterrupted_until = 0.0
-        """Time (`perf_counter`) until which the running batch is not interrupted again."""
+        """Time (`time.perf_counter`) before which the running batch is not interrupted again."""
 
         self._predictors: OrderedDict[Hashable, Predictor] = OrderedDict()
         self._continuous_batch: ContinuousBatch | None = None
         self._owners: dict[BatchMember, tuple[Ticket, int]] = {}
         self._current: list[Ticket] = []
         self._isolated: list[Ticket] = []
-        """Tickets of a failed step, which are computed separately."""
+        """Tickets of a failed step, which are to be computed separately."""
 
         self._outbox: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
         self._register_metrics(metrics)
@@ -245,7 +248,8 @@ class InferenceWorker:
         return max(0, self.limits.queue - self._accepted)
 
     def reserve(self, n_inputs: int) -> None:
-        """Reserve a place in the queue, or raise the reason why there is none."""
+        """Reserve a place in the queue. Raise `RequestRejected` with the reason if there is
+        none."""
         if not self.ready.is_set():
             raise RequestRejected(
                 503,
@@ -261,7 +265,7 @@ class InferenceWorker:
             self._inputs += n_inputs
 
     def queue_full_error(self) -> RequestRejected:
-        """Rejection of a request for which the queue has no place."""
+        """Return the rejection of a request for which the queue has no place."""
         return self.rejection(self._accepted, self.retry_after())
 
     def rejection(self, waiting: int, wait: int) -> RequestRejected:
@@ -272,18 +276,18 @@ class InferenceWorker:
         )  # fmt: skip
 
     def retry_after(self) -> int:
-        """Count a rejection, and return its `Retry-After` in seconds."""
+        """Count a rejection and return its `Retry-After` in seconds."""
         with self._condition:
             return self._retry_after.seconds(self._accepted, self._seconds_per_request)
 
     def release(self, n_inputs: int) -> None:
-        """Free the place of a request that has ended or was not queued."""
+        """Release the place of a request that has ended or could not be queued."""
         with self._condition:
             self._accepted -= 1
             self._inputs -= n_inputs
 
     def enqueue(self, ticket: Ticket) -> None:
-        """Queue a ticket whose place was reserved."""
+        """Add a ticket whose place was reserved to the queue."""
         ticket.answers = [
             Answer(error=str(one.error), id=one.id) if one.error is not None else None
             for one in ticket.inputs
@@ -296,10 +300,10 @@ class InferenceWorker:
             self._condition.notify()
 
     def estimate(self, ticket: Ticket) -> None:
-        """Set the ticket's cost and rank; raise `RequestRejected` if it would miss its deadline.
+        """Set the ticket's cost and rank. Raise `RequestRejected` if it would miss its deadline.
 
-        The status is 413 if it takes too long by itself, 429 if it does after the accepted
-        requests.
+        The status is 413 if the request takes too long by itself, and 429 if it takes too long
+        after the requests that were accepted before it.
         """
         decode = ticket.request.settings.decode
         if self.spec.continues and decode.walks:
@@ -334,7 +338,7 @@ class InferenceWorker:
             self._condition.notify()
 
     def join(self, seconds: float) -> bool:
-        """Return whether the thread ends within this time after `stop`."""
+        """Return whether the thread ends within this number of seconds. Call it after `stop`."""
         if self._thread.is_alive():
             self._thread.join(seconds)
         return not self._thread.is_alive()
@@ -344,7 +348,7 @@ class InferenceWorker:
     def _thread_main(self) -> None:
         """Main loop of the thread.
 
-        After a crash it loads the model again, and queued requests wait for that.
+        After a crash the model is loaded again, and queued requests wait until it is ready.
         """
         pause = FIRST_PAUSE
         while not self.stopping:
@@ -381,14 +385,14 @@ class InferenceWorker:
         self._continuous_batch = None
 
     def _pause(self, seconds: float) -> None:
-        """Sleep for this time, or until the worker is stopped."""
+        """Sleep for this number of seconds, or until the worker is stopped."""
         until = time.perf_counter() + seconds
         with self._condition:
             while not self.stopping and (left := until - time.perf_counter()) > 0:
                 self._condition.wait(left)
 
     def _warm_up(self) -> None:
-        """Compute probe texts, so that the first request does not wait until weights are packed."""
+        """Compute probe texts, so that the first request need not wait while weights are packed."""
         if not self.spec.is_text:
             return
         use = self.run.use({})
@@ -423,7 +427,7 @@ class InferenceWorker:
             self._compute(tickets)
 
     def _compute(self, tickets: Sequence[Ticket]) -> None:
-        """Compute these tickets, and one step of the continuous batch."""
+        """Compute these tickets and one step of the continuous batch."""
         outer, self._current = self._current, [*self._current, *tickets]
         batches: dict[Hashable, list[Ticket]] = {}
         for ticket in tickets:
@@ -433,8 +437,8 @@ class InferenceWorker:
             if ticket.is_complete or ticket.cancelled:
                 self._finish(ticket)
             elif not self._join(ticket):
-                # Samples depend on the position in a batch, so a sampled request gets its own
-                # batch.
+                # Samples depend on the position in a batch, so a sampled request gets a batch of
+                # its own.
                 alone = ticket.request.settings.decode.sample
                 key = id(ticket) if alone else (ticket.key, ticket.rank)
                 batches.setdefault(key, []).append(ticket)
@@ -448,7 +452,7 @@ class InferenceWorker:
     def _interrupt(self, tickets: Sequence[Ticket]) -> None:
         """Answer requests of lower ranks between two steps or batches of these tickets.
 
-        The continuous batch also generates one token.
+        The texts in the continuous batch advance by one token as well.
         """
         if threading.current_thread() is not self._thread:
             return  # a thread that prefetches files
@@ -469,9 +473,9 @@ class InferenceWorker:
         self._uninterrupted_until = now + min(MAX_UNINTERRUPTED_SECONDS, now - began)
 
     def _take(self) -> list[Ticket] | None:
-        """Take waiting tickets from the queue.
+        """Take waiting tickets from the queue; None if the worker is stopping.
 
-        If the last batch had several requests, wait a moment for more.
+        If the last batch had several requests, wait up to `serve.collect_ms` for more.
         """
         with self._condition:
             busy = self._continuous_batch is not None and not self._continuous_batch.is_empty
@@ -485,18 +489,17 @@ class InferenceWorker:
                     left = until - time.perf_counter()
                     if left <= 0 or not self._condition.wait(left):
                         break
-            # Large ones come last, because `_interrupt` answers requests that arrive in the
-            # meantime.
+            # Large tickets come last, because `_interrupt` answers requests that arrive while they
+            # run.
             found = self._take_small(1) + self._take_large(None)
             if not busy:
                 self._last_batch_size = len(found)
             return found
 
     def _take_small(self, below: int) -> list[Ticket]:
-        """Remove tickets of the lowest rank from the queue, as many as fit one batch, and cancelled
-        tickets.
+        """Remove cancelled tickets and those of rank 0 from the queue, as many as fit in one batch.
 
-        `below`: the rank of the running batch.
+        `below`: rank of the running batch. If it is 0, only cancelled tickets are removed.
         """
         found: list[Ticket] = []
         later: deque[Ticket] = deque()
@@ -513,10 +516,11 @@ class InferenceWorker:
         return found
 
     def _take_large(self, below: int | None) -> list[Ticket]:
-        """Remove the oldest ticket above the lowest rank from the queue, and those that share its
-        batch.
+        """Remove the oldest ticket above rank 0 from the queue, together with others that fit in
+        its batch.
 
-        They have the same rank and options, and fit the batch.
+        All of them have the same rank and options. `below`: upper limit (exclusive) of their rank;
+        None: no limit.
         """
         found: list[Ticket] = []
         cost = 0.0
@@ -532,7 +536,7 @@ class InferenceWorker:
         return found
 
     def _predictor(self, use: InferenceRequest, key: Hashable) -> Predictor:
-        """Return the predictor for these options; recent ones are cached."""
+        """Return the predictor for these options. The most recent ones are cached."""
         if key in self._predictors:
             self._predictors.move_to_end(key)
             return self._predictors[key]
@@ -546,7 +550,7 @@ class InferenceWorker:
     # -- token by token generation
 
     def _join(self, ticket: Ticket) -> bool:
-        """Add the ticket to the continuous batch if its model generates token by token."""
+        """Add the ticket to the continuous batch, if its model generates token by token."""
         try:
             predictor = self._predictor(ticket.request, ticket.key)
         except Exception as error:
@@ -598,7 +602,8 @@ class InferenceWorker:
         growing.join(member)
 
     def _send_piece(self, ticket: Ticket, number: int, w: int, piece: str) -> None:
-        """Send new text of a stream. After a restart, skip text that was already sent."""
+        """Send new text of a stream. If the text is generated again after a failure, the part that
+        was already sent is skipped."""
         place = (number, w)
         seen, known = (
             ticket.sent_chars.get(place, 0),
@@ -646,7 +651,7 @@ class InferenceWorker:
             self._finish(ticket)
 
     def _bisect_failure(self, growing: ContinuousBatch, error: Exception) -> None:
-        """Find the request that caused a failed step; only that one gets the error.
+        """Find the request that caused a failed step, so that only this request gets the error.
 
         All texts are generated again from the start, in halves of halves, until one fails alone.
         """
@@ -677,7 +682,7 @@ class InferenceWorker:
         self._flush()
 
     def _regenerate(self, growing: ContinuousBatch, some: Sequence[tuple[Ticket, int]]) -> None:
-        """Generate these texts from start to end, while no other request joins."""
+        """Generate these texts from start to end without letting other requests join."""
         for ticket, number in some:
             for place in [
                 place for place in ticket.sent_chars if place[0] == number and place[1] < 0
@@ -692,7 +697,7 @@ class InferenceWorker:
     # -- computation of complete batches
 
     def _compute_batch(self, tickets: Sequence[Ticket]) -> None:
-        """Compute several requests as one flat batch, or each of them alone if that fails."""
+        """Compute several requests as one flat batch. If that fails, compute each of them alone."""
         owners = [
             (ticket, number)
             for ticket in tickets
@@ -701,7 +706,7 @@ class InferenceWorker:
         ]
         began = time.perf_counter()
         self._batch_inputs(len(owners), model=self.name)
-        # Audio is cut into windows, and repeated inputs get new indices.
+        # Audio is split into windows, and repeated inputs get new indices.
         exact = not self.spec.is_audio and len(tickets) > 1
 
         def given_up(number: int) -> bool:
@@ -749,7 +754,8 @@ class InferenceWorker:
     # -- results and errors
 
     def _client_error(self, error: Exception) -> Exception:
-        """Error for a client: a `UserError` unchanged, any other error as `ModelFailed`."""
+        """Return the error for a client: a `UserError` unchanged, any other error as
+        `ModelFailed`."""
         if isinstance(error, UserError):
             return error
         self._failures(model=self.name)
@@ -789,7 +795,7 @@ class InferenceWorker:
             self._generated_tokens(n, model=self.name)
 
     def _flush(self) -> None:
-        """Pass all results of this step on, with one call per event loop."""
+        """Pass the results of this step on, with one call per event loop."""
         if not self._outbox:
             return
         calls, self._outbox = self._outbox, []

@@ -1,2 +1,2 @@
-"""Routes of the server, one module for each API convention: OpenAI, LibreTranslate and headway's
-own."""
+"""Routes of the server, with one module for each API convention: OpenAI, LibreTranslate and
+headway's own."""

@@ -1,4 +1,4 @@
-"""Routes for the operator: health, readiness, metrics and version, and the files of the page."""
+"""Routes for operators (health, readiness, metrics and version), and the files of the web page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.web.html import FOLDER
 
 
 async def health(service: Service, request: Request) -> Response:
-    """Report that the process is alive, even while it drains."""
+    """Report that the process is alive, even while it is shutting down."""
     return json_response({"status": "ok"})
 
 
@@ -47,7 +47,8 @@ PAGE = {
     "/assets/colour.js": ("core/colour.js", "text/javascript; charset=utf-8"),
     "/assets/serve.js": ("serve/serve.js", "text/javascript; charset=utf-8"),
 }
-"""Files of the page at `/`, which uses the style sheet and components of the look page."""
+"""Files of the web page at `/`, which shares its style sheet and components with the inspection
+page."""
 
 
 async def page(service: Service, request: Request) -> Response:
@@ -83,4 +84,4 @@ FILES = (
     Route(method="GET", path="/favicon.ico", handler=favicon, summary="No icon.", is_public=True),
     Route(method="GET", path="/docs", handler=description_page, summary="Redirect to the API tab."),
 )  # fmt: skip
-"""Routes of the files for browsers, which the OpenAPI description leaves out."""
+"""Routes of the files for browsers, which are not part of the OpenAPI description."""

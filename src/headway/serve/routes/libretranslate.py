@@ -36,8 +36,8 @@ PAIR = re.compile(r"(?:^|[-_.])([a-z]{2,3})[-_]([a-z]{2,3})$")
 
 
 def languages_of(run: Run) -> tuple[str, str] | None:
-    """Source and target language of a translator, from the endings of its training files or from
-    its name."""
+    """Return the source and target language of a translator, from the extensions of its training
+    files or from its name. Return None if they are unknown."""
     data = run.settings.data
     if data.source and data.target:
         ends = [Path(files[0]).suffix[1:].lower() for files in (data.source, data.target)]
@@ -112,8 +112,8 @@ async def translate(service: Service, request: Request) -> Response:
     made: list[list[str]] = []
     for text, of_one in zip(asked, known, strict=True):
         mine, found = found[: len(of_one)], found[len(of_one) :]
-        # Alternative k consists of output k of every sentence, or of its last output if it has
-        # fewer.
+        # Alternative k joins output k of all sentences. A sentence with fewer outputs contributes
+        # its last one.
         made.append([
             replace_sentences(text, of_one, [outs[min(k, len(outs) - 1)] for outs in mine], form)
             for k in range(max(map(len, mine), default=1))
@@ -155,8 +155,7 @@ def _translator(service: Service, source: object, target: object) -> InferenceWo
 
 
 async def detect(service: Service, request: Request) -> Response:
-    """Reject the request, because no model detects languages and a guess would look like a
-    result."""
+    """Reject the request. No model detects languages, and a guess would look like a result."""
     raise RequestRejected(
         404, "language detection is not supported. Set source in requests to /translate.",
         code="not_offered",
@@ -164,7 +163,7 @@ async def detect(service: Service, request: Request) -> Response:
 
 
 async def request_fields(service: Service, request: Request) -> dict[str, Any]:
-    """Return the fields of a JSON body or of a form in either encoding."""
+    """Return the fields of a JSON body, or of a form in either encoding."""
     kind = media_type_of(request)
     if kind == "application/json":
         return parse_json(await service.body(request, service.limits.body))

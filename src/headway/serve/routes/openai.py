@@ -1,5 +1,5 @@
-"""Routes of OpenAI's API, so that its clients work unchanged: completions, chat, embeddings,
-speech."""
+"""Routes of OpenAI's API, so that its clients work unchanged: completions, chat, embeddings and
+transcription."""
 
 from __future__ import annotations
 
@@ -57,10 +57,11 @@ UNSUPPORTED_FIELDS: dict[str, tuple[Any, ...]] = {
     "tool_choice": (None, "none", "auto"), "functions": (None, []),
     "response_format": (None, {"type": "text"}),
 }  # fmt: skip
-"""Unsupported fields of OpenAI's API, each with the values that have no effect and are accepted."""
+"""Fields of OpenAI's API that are not supported, each with the values that are accepted because
+they have no effect."""
 
 IGNORED_FIELDS = ("user", "metadata", "store", "service_tier", "parallel_tool_calls")
-"""Fields that are ignored, because they serve only the caller's own records."""
+"""Fields that are ignored, because they are only for the client's own records."""
 
 
 def can_complete(worker: InferenceWorker) -> bool:
@@ -85,13 +86,13 @@ def fingerprint(worker: InferenceWorker) -> str:
 
 
 MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 2
-"""Lowest sampling temperature (lower ones give the same samples), and OpenAI's highest one."""
+"""Minimum temperature for sampling (lower values give the same samples), and OpenAI's maximum."""
 
 MAX_SPEECH_TEMPERATURE = 1
-"""Highest temperature for transcriptions in OpenAI's API."""
+"""Maximum temperature for transcriptions in OpenAI's API."""
 
 MAX_LOGPROBS, MAX_CHAT_LOGPROBS = 5, 20
-"""Limits on `logprobs` and `top_logprobs` in OpenAI's API."""
+"""Maximum values of `logprobs` (completions) and `top_logprobs` (chat) in OpenAI's API."""
 
 
 class CompletionParams:
@@ -101,7 +102,8 @@ class CompletionParams:
         self, given: dict[str, Any], service: Service, worker: InferenceWorker, *,
         may_read_only: bool = False,
     ) -> None:  # fmt: skip
-        """`may_read_only`: whether `max_tokens` may be 0."""
+        """Validate the options of a request. `may_read_only`: whether `max_tokens` may be 0, so
+        that only the prompt is scored."""
         for name, fine in UNSUPPORTED_FIELDS.items():
             if given.pop(name, None) not in fine:
                 raise RequestRejected(422, f"{name} is not supported.", param=name)
@@ -130,7 +132,8 @@ class CompletionParams:
         self.generates = not (
             _is_integer(said["max_len"]) and said["max_len"] == 0 and may_read_only
         )
-        """Whether to generate text. If not, only the prompt is returned, with its probabilities."""
+        """Whether to generate text. False: only the prompt is returned, with its
+        log-probabilities."""
 
         if not self.generates:
             said["max_len"] = None
@@ -156,7 +159,7 @@ class CompletionParams:
             said |= {"sample": True, "n_best": self.n}
             said["seed"] = secrets.randbelow(2**31) if said["seed"] is None else said["seed"]
         else:
-            # Validate them although they have no effect without sampling.
+            # Validate sampling options even without sampling, when they have no effect.
             checked_options({name: said.pop(name) for name in ("temperature", "top_p")}, known)
             said |= {"sample": False, "beam": 1, "n_best": 1, "seed": None}
         try:
@@ -167,8 +170,8 @@ class CompletionParams:
             message = str(error).replace(f"{error.param} must", f"{name} must")
             raise RequestRejected(error.status, message, param=name) from error
         self.copies = 1 if drawn else self.n
-        """Number of times that an output is repeated: without sampling all `n` outputs are
-        identical."""
+        """Number of times that each output is repeated. Without sampling, all `n` outputs are
+        identical, so only one is computed."""
 
 
 async def completions(service: Service, request: Request) -> Response:
@@ -224,7 +227,8 @@ class CompletionFormat:
     def chunk_choice(
         self, text: str, probs: dict[str, Any] | None, prompt: str | None
     ) -> dict[str, Any]:
-        """Choice of a streamed chunk. `prompt`: set for the first piece of an output, else None."""
+        """Return a chunk of a stream. `prompt`: text of the prompt if it precedes the first chunk
+        of an output, else None."""
         return {"text": ((prompt or "") if self.echo else "") + text, "logprobs": probs}
 
     def logprobs(self, steps: Sequence[TokenLogprob]) -> dict[str, Any] | None:
@@ -325,7 +329,8 @@ async def _stream_chunks(
     def chunk(
         index: int, w: int, text: str, out: TextAnswer | None = None, reason: str | None = None
     ) -> bytes:
-        """Chunk of a stream. `out`: the complete output, set for its last piece."""
+        """Return a chunk of the stream. `out`: the complete output for its last chunk, else
+        None."""
         number, probs = index // wanted.n, None
         before = _prompt_text(worker, prompts[number])
         prompt = None if index in sent else before
@@ -374,8 +379,8 @@ async def _stream_chunks(
 
 
 def _outputs(answer: Answer, member: BatchMember | None) -> list[tuple[int, TextAnswer]]:
-    """Outputs of one prompt with their numbers in the continuous batch, in the order of these
-    numbers."""
+    """Return the outputs of one prompt, each with its index in the continuous batch, ordered by
+    this index."""
     assert isinstance(answer, TextAnswer)
     found = [answer, *answer.others]
     order = range(len(found)) if member is None else member.order
@@ -408,7 +413,7 @@ def _usage(
 
 
 def _prompts(given: Any, worker: InferenceWorker, service: Service, param: str) -> list[Any]:
-    """Parse prompts: a text, a list of texts, token ids, or lists of token ids."""
+    """Parse the prompt field: a text, a list of texts, token ids, or lists of token ids."""
     given = "" if given is None else given
     several = given if isinstance(given, list) else [given]
     if isinstance(given, list) and given and all(map(_is_integer, given)):
@@ -455,7 +460,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _stops(given: Any) -> Any:
-    """Parse stop strings; empty ones are dropped because they have no effect."""
+    """Return the stop strings. Empty ones are dropped, because they have no effect."""
     if isinstance(given, list):
         return [one for one in given if one != ""] or None
     return None if given == "" else given
@@ -476,7 +481,8 @@ async def embeddings(service: Service, request: Request) -> Response:
     _reject_unknown_fields(given)
     if texts is None:
         raise RequestRejected(422, "input is missing.", param="input")
-    # Token ids are decoded with the vocabulary of the model, and then read as text.
+    # Decode the token ids with the vocabulary of the model. The text is then handled like any other
+    # input.
     given_texts = _prompts(texts, worker, service, "input")
     several = [_prompt_text(worker, one) for one in given_texts]
     asked = await service.run_request(request, worker, several, {})
@@ -576,12 +582,12 @@ async def transcriptions(service: Service, request: Request) -> Response:
 
 
 SEEK_S = 0.01
-"""Unit of `seek` in OpenAI's API: frames of ten milliseconds."""
+"""Unit in seconds of `seek` in OpenAI's API: one frame of 10 ms."""
 
 
 def _segment(number: int, one: AnswerSegment) -> dict[str, Any]:
-    """Segment of a transcript with OpenAI's keys. Probabilities that the model does not have are
-    left out."""
+    """Return a segment of a transcript with the keys of OpenAI's API. Probabilities that the model
+    does not provide are omitted."""
     facts = {
         "id": number,
         "seek": round(one.start / SEEK_S),

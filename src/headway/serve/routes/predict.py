@@ -1,4 +1,4 @@
-"""Headway's own routes: `/v1/predict`, `/v1/look`, and the list of models."""
+"""Headway's own routes: `/v1/predict`, `/v1/look` and the list of models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def any_model(worker: InferenceWorker) -> bool:
 
 
 async def predict(service: Service, request: Request) -> Response:
-    """Return the answers that `run(…)` and `headway predict --json` would give."""
+    """Return the answers in the format of `headway predict --json`."""
     given = await _request_fields(service, request)
     worker = service.select_worker(given.pop("model", None), any_model, "answers requests")
     if worker.spec.is_text:
@@ -68,7 +68,7 @@ async def predict(service: Service, request: Request) -> Response:
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
-    """Answer in the format of `headway predict --json`."""
+    """Convert an answer to the format of `headway predict --json`."""
     found = answer.to_dict()
     return found if answer.id is None else {"id": answer.id, **found}
 
@@ -202,7 +202,8 @@ async def model(service: Service, request: Request) -> Response:
 
 
 def model_json(service: Service, worker: InferenceWorker) -> dict[str, Any]:
-    """Facts about a model in OpenAI's format, with additional ones for the web page."""
+    """Return the description of a model in OpenAI's format. Its field `headway` has additional
+    facts for the web page."""
     run, spec = worker.run, worker.spec
     known = service.options(worker)
     own = {
@@ -237,7 +238,7 @@ EVENT = object_schema(
     model=TEXT,
     answers=schema("array", items=ANSWER),
 )
-"""Schema of an event in a stream: a piece of text, or all answers at the end."""
+"""Schema of an event in a stream. An event has a piece of text, or at the end all answers."""
 
 ROUTES = (
     Route(

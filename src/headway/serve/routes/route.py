@@ -1,4 +1,5 @@
-"""Route of the server: its path, the function that answers it, and its OpenAPI description."""
+"""Definition of a route: its path, the function that answers its requests, and its OpenAPI
+description."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ class Route:
     handler: RouteHandler
     summary: str
     body: JsonSchema | None = None
-    """Schema of the JSON body."""
+    """Schema of the JSON body; None if the route takes none."""
 
     form: JsonSchema | None = None
-    """Schema of a form with files, if the body may be one."""
+    """Schema of a form with files; None if the route takes no form."""
 
     urlencoded: bool = False
     """Whether the body may also be a URL-encoded form."""
@@ -40,28 +41,29 @@ class Route:
     """Whether the route needs no API key."""
 
     plain_errors: bool = False
-    """Whether errors are a string, as its clients expect, instead of an object with a message."""
+    """Whether an error is a string, as the clients of this API expect, instead of an object with a
+    message."""
 
     key_in_body: bool = False
     """Whether the API key may also be the body field `api_key`, for clients that cannot set a
     header."""
 
     invalid_value_status: int | None = None
-    """HTTP status of invalid values, if it is not 413 or 422. OpenAI's API uses 400."""
+    """HTTP status for invalid values, such as 400 in OpenAI's API. None: 413 or 422."""
 
     queues: bool = False
-    """Whether requests need a place in the queue of a model."""
+    """Whether a request needs a place in the queue of a model."""
 
 
 def path_in(scope: Mapping[str, Any]) -> str:
-    """Path of a request, without the prefix under which the application is mounted."""
+    """Return the path of a request, without the prefix under which the application is mounted."""
     path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
     inside = path == prefix or path.startswith(prefix + "/")
     return path[len(prefix) :] if prefix and inside else path
 
 
 def schema(kind: str, **more: Any) -> dict[str, Any]:
-    """JSON schema in short form: `schema("integer", minimum=1)`."""
+    """Return a JSON schema, such as `schema("integer", minimum=1)`."""
     return {"type": kind, **more}
 
 
@@ -71,7 +73,7 @@ def object_schema(required: tuple[str, ...] = (), /, **properties: Any) -> dict[
 
 
 def event_stream_schema(of: JsonSchema, example: str = "") -> dict[str, Any]:
-    """Schema of a stream of server-sent events, each an object as described by `of`."""
+    """Return the schema of a stream of server-sent events. `of`: schema of one event."""
     said = (
         "Server-sent events if the request has stream=true: lines of `data: ` with an object of "
         "x-event, and `data: [DONE]` at the end. Lines that begin with a colon are comments."
