@@ -71,7 +71,8 @@ class Anatomy:
 
     @classmethod
     def of_stacks(cls, stacks: list[StackPart]) -> Anatomy:
-        """Make the anatomy of these stacks, with all kinds of attention that their layers have."""
+        """Return the anatomy of these stacks, with every kind of attention that occurs in their
+        layers."""
         own = {part.name: [x.attention for x in part.blocks if x.attention] for part in stacks}
         kinds = [
             AttentionKind(part.name, part.stream, part.stream, own[part.name])
@@ -84,12 +85,14 @@ class Anatomy:
 
     @property
     def by_attention(self) -> bool:
-        """Whether tokens interact through attention only. Only then attention maps are complete and
-        tokens can be hidden."""
+        """Whether tokens interact through attention only. If they also interact through recurrent
+        or convolutional layers, attention maps are incomplete and tokens cannot be hidden."""
         return all(isinstance(block, Block) for part in self.stacks for block in part.blocks)
 
     def check_by_attention(self, what: str) -> None:
         """Raise an error if recurrent or convolutional layers mix the tokens.
+
+        `what`: beginning of the error message, such as "pruning needs".
 
         `what` is the beginning of the message, such as "pruning needs".
         """
@@ -134,8 +137,11 @@ class Anatomy:
 
 
 class RecordedTaps:
-    """Recorded values of taps, in the order of the calls. Layers that share weights call the same
-    tap repeatedly."""
+    """Recorded values of taps (recording points in modules), in the order of the calls.
+
+    Layers that share weights call one tap repeatedly, so each read takes the value of the next
+    call.
+    """
 
     def __init__(self, model: nn.Module, got: Mapping[str, list[Any]]) -> None:
         self.names = {id(module): name for name, module in model.named_modules()}

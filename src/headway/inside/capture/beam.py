@@ -1,4 +1,4 @@
-"""Run a beam search and record its tree; convert its hypotheses to readings."""
+"""Beam search with a record of its search tree, and conversion of its hypotheses to readings."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ from headway.tasks.readout import EachRow, readout_of
 __all__ = ["BeamTree", "Node", "beam_tree", "cross_rows", "has_search", "rerun", "search"]
 
 BEAM = 4
-"""Beam width for the search tree of a run that samples by default."""
+"""Beam width of the search tree for a run whose default is sampling: enough alternatives to see,
+few enough to draw."""
 
 
 def has_search(run: LoadedRun) -> bool:
-    """Whether the outputs of this run are generated token by token by a search."""
+    """Whether this run generates its outputs token by token with a decoder. False for CTC."""
     return run.spec.writes and readout_of(run.settings) != EachRow("ctc")
 
 
 def searcher_for(run: LoadedRun, model: Seq2Seq, decode: DecodeSettings) -> Searcher:
-    """Make the searcher of the run, with joint CTC and attention scoring if the run uses it."""
+    """Return the searcher of the run. If the model has a CTC head, it scores with CTC and attention
+    jointly."""
     specials = SpecialTokens.of(run.vocab.target)
     if model.ctc is None:
         return Searcher([model], decode, specials)
@@ -53,11 +55,12 @@ def beam_tree(
     wish: TokenConstraints = NO_CONSTRAINTS,
     new: int = 24,
 ) -> BeamTree:
-    """Search for the output of a source or the continuation of a text, and return the search tree.
+    """Run a beam search and return its search tree.
 
-    `text` may be tokens as the model reads them, with special tokens. `decode` are the run's own
-    settings if None; a run that samples is searched with a beam of 4. `wish` has a prefix and
-    banned phrases of the output. `new` is the most tokens that a language model adds.
+    `text`: source, or the beginning of a text for a language model. It may be token ids as the
+    model reads them, with special tokens. `decode`: decoding settings; None: those of the run, or a
+    beam of 4 if the run samples. `wish`: prefix and banned phrases of the output. `new`: maximum
+    number of tokens that a language model adds.
     """
     if not has_search(run):
         raise UserError(
@@ -86,9 +89,10 @@ def search(
     *,
     record: bool = False,
 ) -> tuple[list[Hypothesis], BeamTree | None]:
-    """Find the best outputs for a source, or continuations of a prompt, best first.
+    """Return the best outputs for a source, or the best continuations of a prompt, best first.
 
-    With `record`, also return the search tree; this excludes sampling.
+    With `record`, the second value is the search tree, otherwise None. A search with sampling
+    cannot be recorded.
     """
     target, specials = run.vocab.target, SpecialTokens.of(run.vocab.target)
     if run.spec.continues:
@@ -135,12 +139,15 @@ def cross_rows(
     wanted: Collection[int] | None = None,
     layer: int | None = None,
 ) -> dict[int, Tensor]:
-    """Cross-attention over the source tokens at every expanded node of a search tree.
+    """Return the cross-attention over the source tokens at each expanded node of a search tree, by
+    node id.
 
-    `wanted` limits the result to these nodes and their ancestors. All continuations of a node share
-    the attention with which they were predicted. The attention of a hypothesis is therefore that of
-    the nodes before each of its tokens. It is computed by teacher forcing on the longest
-    hypotheses, and averaged over the heads of a layer, by default the second to last.
+    `wanted`: ids of the nodes that are needed; their ancestors are included. None: all expanded
+    nodes. `layer`: layer over whose heads the attention is averaged; None: the second to last.
+
+    A node has a single row of attention, with which all of its next tokens were predicted. Teacher
+    forcing on the longest hypotheses gives the rows of all their ancestors at once. The result is
+    empty for a model without cross-attention.
     """
     if not Anatomy.of(run.model).is_pair:
         return {}
@@ -159,8 +166,8 @@ def cross_rows(
 
 
 def tree_settings(run: LoadedRun, decode: DecodeSettings | None, new: int) -> DecodeSettings:
-    """Return the decoding settings with which a search can be recorded as a tree: without
-    sampling."""
+    """Return decoding settings with which a search tree can be recorded: `decode` or the run's own
+    settings, without sampling."""
     own = run.settings.decode
     settings = decode or (replace(own, beam=max(own.beam, BEAM)) if own.sample else own)
     if run.spec.continues:

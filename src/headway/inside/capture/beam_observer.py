@@ -1,4 +1,4 @@
-"""Observer of a beam search that records every hypothesis and why it was pruned."""
+"""Observer of a beam search that records every hypothesis and the reason why it was pruned."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from headway.decode.search.job import BeamStep, Hypothesis, Job
 from headway.inside.capture.beam_tree import FATES, BeamTree, Node, StepCounts, TokenCandidate
 
 OPTIONS = 6
-"""Most probable next tokens that are stored for each node."""
+"""Number of most probable next tokens that are stored for each node."""
 
 PiecesFunction = Callable[[Sequence[int]], list[str]]
-"""Function that converts tokens to readable pieces."""
+"""Function that converts token ids to readable sub-word tokens."""
 
 
 @dataclass
 class BeamGroup:
-    """State of one group of a diverse beam search; hypotheses are numbers of nodes."""
+    """State of one group of a diverse beam search. Hypotheses are given as ids of nodes of the
+    search tree."""
 
     alive: list[int] = field(default_factory=lambda: [0])
     finished: list[int] = field(default_factory=list)
@@ -28,7 +29,7 @@ class BeamGroup:
 
 
 class BeamRecorder:
-    """Observer that records the search tree for one source."""
+    """Beam search observer that records the search tree for one source or prompt."""
 
     def __init__(self, job: Job, spell: PiecesFunction) -> None:
         self.job, self.spell = job, spell
@@ -87,8 +88,10 @@ class BeamRecorder:
             group.finished, group.stopped = [node.id], "the end token was generated"
 
     def tree(self, results: Sequence[Hypothesis]) -> BeamTree:
-        """Return the search tree. `results` are the hypotheses that the finished search
-        returned."""
+        """Return the search tree.
+
+        `results`: hypotheses that the finished search returned.
+        """
         for group in self.groups.values():
             if group.alive and self.nodes[group.alive[0]].fate == "kept":  # greedy decoding
                 self._limit(group)
@@ -141,8 +144,8 @@ class BeamRecorder:
                 self.nodes[number] = replace(self.nodes[number], next=options)
 
     def _listed(self, growth: BeamStep, group: BeamGroup) -> tuple[list[int], list[int]]:
-        """Add nodes for the new hypotheses of a step, best first. Return their numbers, and those
-        that ended."""
+        """Add nodes for the new hypotheses of a step, best first. Return the ids of all new nodes,
+        and of those that ended with the end token."""
         found = growth.found
         new: list[int] = []
         ends: list[int] = []
@@ -189,8 +192,10 @@ class BeamRecorder:
                                          f"beam {self.width}")  # fmt: skip
 
     def _lose(self, before: Sequence[int], finished: Sequence[int], step: int) -> None:
-        """Mark finished hypotheses that better ones have replaced. `before` are the earlier ones
-        and those of this step."""
+        """Mark finished hypotheses that were replaced by better ones.
+
+        `before`: hypotheses that were already finished, and those that finished in this step.
+        """
         for number in before:
             node = self.nodes[number]
             if number in finished:
@@ -209,7 +214,7 @@ class BeamRecorder:
                                      f"{n_best} best")  # fmt: skip
 
     def _stop(self, growth: BeamStep, group: BeamGroup) -> None:
-        """Set the fate of every open hypothesis after the search of this group has stopped."""
+        """Set the fate of each open hypothesis once the search of its group has stopped."""
         group.stopped = "no hypothesis could be continued"
         if not group.alive:
             return
@@ -243,7 +248,7 @@ class BeamRecorder:
 def _places(
     known: dict[tuple[int, ...], int], tokens_WT: Tensor, value_W: Tensor, lengths: Sequence[int]
 ) -> list[int]:
-    """Numbers of the nodes in a beam, best first; unused places are left out."""
+    """Ids of the nodes in the beam, best first. Unused beam positions are left out."""
     rows = zip(tokens_WT.tolist(), value_W.tolist(), lengths, strict=True)
     return [known[tuple(tokens[:n])] for tokens, value, n in rows if value > -torch.inf]
 

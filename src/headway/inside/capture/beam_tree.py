@@ -1,4 +1,4 @@
-"""Tree of a beam search: every continuation that was considered, and its fate."""
+"""Search tree of a beam search: every hypothesis that was considered, and its fate."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FATES = {
 """Possible fates of a node, each with an explanation for the user."""
 
 PLACED = frozenset({"kept", "starved", "ended", "overtaken", "limit"})
-"""Fates of the nodes that entered the beam or the finished hypotheses."""
+"""Fates of nodes that entered the beam or the list of finished hypotheses."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class Node:
 
     id: int
     parent: int
-    """Number of the parent node; -1 for node 0."""
+    """Id of the parent node; -1 for the root."""
 
     tokens: tuple[int, ...]
-    """All tokens of the hypothesis, with its end token if it has one; empty for node 0."""
+    """All tokens of the hypothesis, including the end token if it has ended; empty for the root."""
 
     piece: str
     token_log_prob: float
     log_prob: float
-    """Log-probability of all its tokens together."""
+    """Log-probability of the whole hypothesis, summed over its tokens."""
 
     score: float
     """Score that ranks finished hypotheses: log P divided by the length penalty, plus any coverage
@@ -57,18 +57,19 @@ class Node:
     """Number of tokens in the hypothesis."""
 
     rank: int
-    """Rank among all continuations of the same step and beam group, from 1."""
+    """Rank among all continuations of the same step and beam group; 1 is the best."""
 
     group: int
     fate: str
     why: str
-    """Reason for the fate of the node, with the numbers that decided."""
+    """Reason for the fate of the node, with the ranks or scores that led to it."""
 
     place: int | None = None
-    """Final place among the finished hypotheses of its beam group, from 1."""
+    """Final rank among the finished hypotheses of the beam group, from 1; None if the hypothesis is
+    not one of them."""
 
     next: tuple[TokenCandidate, ...] = ()
-    """Most probable next tokens, the best first; empty if the node was never expanded."""
+    """Most probable next tokens, best first; empty if the node was never expanded."""
 
     @property
     def token(self) -> int:
@@ -77,58 +78,60 @@ class Node:
 
 @dataclass(frozen=True)
 class StepCounts:
-    """Numbers of continuations in one step of one beam group.
+    """Counts of continuations in one step of one beam group.
 
-    A continuation is a hypothesis with any token of the vocabulary added. `scored` = `ruled_out` +
-    `listed` + `rest`.
+    A continuation is an open hypothesis followed by any token of the vocabulary. `scored` =
+    `ruled_out` + `listed` + `rest`.
     """
 
     step: int
     group: int
     alive: int
-    """Open hypotheses before the step."""
+    """Number of open hypotheses before the step."""
 
     scored: int
     """Number of scored continuations: `alive` times the vocabulary size."""
 
     ruled_out: int
-    """Continuations with probability 0 because of decoding rules: an early end, a repeated n-gram,
-    a forced prefix, or tokens that no output can contain."""
+    """Number of continuations with probability 0 because of decoding rules, such as an early end, a
+    repeated n-gram, a forced prefix, or a token that no output may contain."""
 
     listed: int
-    """Continuations that became nodes of the tree."""
+    """Number of continuations that became nodes of the tree."""
 
     rest: int
-    """Allowed continuations that were not among the best of the step."""
+    """Number of allowed continuations that were not among the best of the step."""
 
     rest_best: float | None
-    """Log-probability of the most probable continuation in `rest`, summed over its tokens."""
+    """Log-probability of the most probable continuation counted in `rest`, summed over all of its
+    tokens; None if `rest` is 0."""
 
 
 @dataclass(frozen=True)
 class BeamTree:
     nodes: tuple[Node, ...]
-    """Nodes in the order of creation, parents before children."""
+    """Nodes in the order of creation, so that parents precede their children."""
 
     counts: tuple[StepCounts, ...]
     outputs: tuple[int, ...]
-    """Numbers of the nodes that the search returned, best first."""
+    """Ids of the nodes that the search returned, best first."""
 
     beam: int
     groups: int
     penalty: str
     alpha: float
     limit: int
-    """Largest number of tokens in an output, including the end token."""
+    """Maximum number of tokens in an output, including the end token."""
 
     stopped: str
     """Reason why the search stopped, as a clause such as "the end token was generated"."""
 
     kind: str = "source"
-    """`source`: the search generated an output for a source; `prompt`: it continued a text."""
+    """`source` if the search generated an output for a source, or `prompt` if it continued a
+    text."""
 
     given: tuple[int, ...] = ()
-    """Tokens of the source, or of the prompt, as the model reads them."""
+    """Token ids of the source or prompt, as the model reads them."""
 
     @property
     def best(self) -> Node:
@@ -136,12 +139,12 @@ class BeamTree:
 
     @property
     def scored(self) -> int:
-        """Number of continuations whose probability was computed."""
+        """Number of continuations whose probability was computed, in all steps."""
         return sum(count.scored for count in self.counts)
 
     @property
     def expanded(self) -> int:
-        """Number of nodes without the root."""
+        """Number of nodes, not counting the root."""
         return len(self.nodes) - 1
 
     @property
@@ -154,7 +157,7 @@ class BeamTree:
 
     @property
     def summary(self) -> str:
-        """Short summary such as `k=4 α=0.6 · 212 expanded · 61 kept · 151 cut`."""
+        """Short summary for display, such as `k=4 α=0.6 · 212 expanded · 61 kept · 151 cut`."""
         groups = f" in {self.groups} groups" if self.groups > 1 else ""
         alpha = "" if self.penalty == "none" else f" α={self.alpha:g}"
         return (
@@ -164,14 +167,14 @@ class BeamTree:
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Numbers of the children of each node, sorted by beam group and rank."""
+        """Ids of the children of each node by its id, sorted by beam group and rank."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for node in self.nodes[1:]:
             found[node.parent].append(node.id)
         return tuple(tuple(of_one) for of_one in found)
 
     def path(self, node: Node | int) -> list[Node]:
-        """Nodes on the path from the first token to this node, without the root."""
+        """Return the nodes on the path from the root (excluded) to a node (included)."""
         number = node if isinstance(node, int) else node.id
         found = []
         while number > 0:
@@ -180,15 +183,15 @@ class BeamTree:
         return found[::-1]
 
     def text(self, node: Node | int) -> str:
-        """Text of the hypothesis of a node, without its end token."""
+        """Return the text of a node's hypothesis, without the end token."""
         path = self.path(node)
         if path and path[-1].fate in ("ended", "lost"):
             path = path[:-1]
         return "".join(node.piece for node in path).replace(SPACE_MARK, " ").strip()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values of the tree. Each node stores only its last token, because its ancestors have
-        the others."""
+        """Return the tree as JSON values. Each node stores only its last token, because its
+        ancestors store the others."""
         values = asdict(self)
         for node in values["nodes"]:
             node["token"] = node.pop("tokens")[-1:]
@@ -213,5 +216,5 @@ class BeamTree:
 
 
 def readable_pieces(pieces: Sequence[str]) -> list[str]:
-    """Tokens as a chart displays them: with a space in place of the mark `▁`."""
+    """Return tokens as a chart displays them, with a space in place of `▁`."""
     return [piece.replace(SPACE_MARK, " ").strip() or piece for piece in pieces]

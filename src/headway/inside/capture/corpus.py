@@ -1,6 +1,6 @@
-"""Corpora for studies of a model: texts, images, videos or audio recordings.
+"""Corpora of texts, images, videos or audio recordings on which models are studied.
 
-The examples come from files, from memory, or from the validation data that a run keeps, with
+The examples come from files, from memory, or from the validation data stored with a run. They have
 reference outputs or labels if these are known.
 """
 
@@ -38,29 +38,30 @@ from headway.tasks.preprocess.preprocessor import media_settings_of
 from headway.tasks.preprocess.text import texts_of
 
 MAX_CHARACTERS = 8_000_000
-"""Limit on the characters of a corpus. Later lines are left out, and `Corpus.cut` is set."""
+"""Maximum number of characters in a corpus. Later lines are left out, and `Corpus.cut` is set. The
+limit bounds memory."""
 
 MAX_BYTES = 256_000_000
-"""Limit on the bytes of pixels or audio samples in a corpus."""
+"""Maximum size in bytes of the pixels or audio samples in a corpus. The limit bounds memory."""
 
 MAX_LINES = 50_000
-"""Limit on the lines that are read from a run's own validation data."""
+"""Maximum number of lines that are read from a run's validation data. The limit bounds time."""
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Examples of texts or media, with reference outputs or labels if these are known."""
+    """Examples of text or media, with reference outputs or labels if these are known."""
 
     name: str
     examples: tuple[str | MediaInput, ...]
     targets: tuple[str, ...] | None = None
-    """Reference outputs for a model that generates text."""
+    """Reference outputs for a model that generates text; None if they are unknown."""
 
     labels: tuple[int, ...] | None = None
-    """Class index of each example."""
+    """Class index of each example; None if it is unknown."""
 
     cut: bool = False
-    """Whether examples were left out because the corpus was too large."""
+    """Whether examples were left out because the corpus exceeds a limit."""
 
     @classmethod
     def of(cls, paths: str | Path | Sequence[str | Path], run: LoadedRun) -> Corpus:
@@ -89,7 +90,11 @@ class Corpus:
 
     @classmethod
     def of_lines(cls, lines: Iterable[str], targets: Iterable[str] | None = None) -> Corpus:
-        """Make a corpus of lines in memory."""
+        """Make a corpus from texts in memory, with one reference output per text if `targets` is
+        given.
+
+        Empty texts are left out.
+        """
         given = [line.strip() for line in ensure_list(lines)]
         pairs = list(zip(given, given if targets is None else ensure_list(targets), strict=True))
         kept = [pair for pair in pairs if pair[0] and pair[1].strip()]
@@ -117,7 +122,7 @@ class Corpus:
 
     @classmethod
     def own(cls, run: LoadedRun) -> Corpus:
-        """Load the validation data that is stored in the run's folder."""
+        """Return the validation data that is stored in the run's folder."""
         name = "the validation data of the run"
         if not keeps_data(run):
             raise FolderError(
@@ -153,14 +158,14 @@ class Corpus:
 
     @property
     def lines(self) -> list[str]:
-        """The examples that are texts."""
+        """Examples that are texts; empty for a corpus of media."""
         return [example for example in self.examples if isinstance(example, str)]
 
     def __len__(self) -> int:
         return len(self.examples)
 
     def part(self, start: int, end: int) -> Corpus:
-        """Return the examples from `start` to before `end`."""
+        """Return the examples from `start` up to, but not including, `end`."""
         return replace(
             self,
             examples=self.examples[start:end],
@@ -178,7 +183,7 @@ def keeps_data(run: LoadedRun) -> bool:
 
 
 def _texts_in(files: DataSettings, run: LoadedRun) -> Iterator[str]:
-    """Yield the text of each example; for a pair of texts the first one."""
+    """Yield the text of each example. For text pairs it is the first text."""
     if files.pairs:
         yield from (first for first, _ in read_pairs((), (), files.pairs, files))
         return
@@ -197,7 +202,8 @@ def _of_pairs(pairs: Sequence[tuple[str, str]], name: str) -> Corpus:
 
 
 def _labels(columns: Columns, names: Sequence[str], run: LoadedRun) -> tuple[int, ...] | None:
-    """Class index of each label, in the order of the model's classes."""
+    """Return the class index of each example, in the class order of the model; None for data
+    without labels."""
     if "label" not in columns:
         return None
     numbers = {name: number for number, name in enumerate(run.settings.labels)}
@@ -205,8 +211,8 @@ def _labels(columns: Columns, names: Sequence[str], run: LoadedRun) -> tuple[int
 
 
 def _target(run: LoadedRun) -> Need | None:
-    """Kind of reference that media examples of this run have (label or text); None if they may lack
-    it."""
+    """Return the kind of reference (label or text) that media examples need for this run; None if
+    they need none."""
     return run.spec.target if run.spec.is_single_label or run.spec.writes else None
 
 
@@ -224,7 +230,7 @@ def _of_media_files(run: LoadedRun, paths: Sequence[str]) -> Corpus:
 
 
 def _of_media(run: LoadedRun, data: DataSettings, target: Need | None, name: str) -> Corpus:
-    """Read media files like the test set of `headway evaluate`."""
+    """Read media files in the same way as the test set of `headway evaluate`."""
     settings = media_settings_of(run.settings)
     media = MediaSpec.of(what_of(settings), settings, target)
     asked = replace(run.settings, data=data)

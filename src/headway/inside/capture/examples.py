@@ -1,7 +1,7 @@
 """Examples of a corpus as a model reads them, with reference outputs or labels if these are known.
 
-Long texts are cut into parts that do not overlap, unlike the windows of training. So every token is
-counted once, and results are comparable with published ones.
+Long texts are split into parts that do not overlap, unlike the windows of training. Every token is
+therefore counted once, and results are comparable with published ones.
 """
 
 from __future__ import annotations
@@ -35,45 +35,47 @@ from headway.tasks.thumbnails import data_uri
 from headway.tokens.tokenizer import Tokenizer
 
 N_EXAMPLES = 200
-"""Default number of examples for measuring attention heads."""
+"""Default number of examples for measuring attention heads. It trades precision for time."""
 
 GAP_EVERY = 7
-"""Distance between masked tokens of a text: one in seven is close to the 15 % of BERT's
+"""Distance in tokens between masked tokens of a text. One in seven is close to the 15 % of BERT's
 training."""
 
 LONGEST = 128
-"""Most tokens of a passage: longer lines are cut."""
+"""Maximum number of tokens in a passage. Longer texts are split, and longer sources and targets
+truncated."""
 
 AT_ONCE = 256
-"""Number of lines that are tokenized in one call."""
+"""Number of texts that are tokenized in one call."""
 
 AnyReading = TypeVar("AnyReading", bound=Reading)
 
 
 class TokenContext(TypedDict):
-    """A place in a passage with its context, for display."""
+    """One token of a passage with its context, for display."""
 
     at: int
     pieces: list[str]
-    """Tokens of the context; for media the name of the position and the file name."""
+    """Tokens of the context. For media: name of the position (such as its row and column) and name
+    of the file."""
 
     image: NotRequired[str]
-    """Image as a `data:` address."""
+    """Image of the position and its surroundings as a `data:` URL."""
 
 
 @dataclass(frozen=True)
 class Passage(Reading):
-    """An example, or a part of one, as the model reads it.
+    """One example, or a part of one, as the model reads it.
 
-    Its outputs are the reference tokens or labels. Without references, their id is -1 and the
-    model's own predictions are used.
+    Its outputs are the reference tokens or labels. Without references, outputs have the id -1, and
+    the model's own predictions are used.
     """
 
     line: int = 0
     """Index of the example in the corpus."""
 
     def token_context(self, stream: str, place: int, first: int, end: int) -> TokenContext:
-        """Format a token with its context, from position `first` up to but not including `end`.
+        """Return a token with its context: the tokens from `first` up to, but not including, `end`.
 
         For media the context is the name of the position, the file name and, for an image, the
         patch with its surroundings.
@@ -89,9 +91,10 @@ class Passage(Reading):
 def examples(run: LoadedRun, corpus: Corpus, n: int = N_EXAMPLES) -> list[Reading]:
     """Return the first `n` examples, each with the outputs on which its loss is computed.
 
-    Sequence-to-sequence models: the given targets, otherwise the model's own. Language models: the
-    text itself. Masked models: masked tokens, patches or audio frames. Other models: the given
-    labels, otherwise the model's own predictions. Inputs that are too long are left out or cut.
+    Sequence-to-sequence models: the given targets, otherwise the model's own outputs. Language
+    models: the tokens of the text. Masked models: masked tokens, patches or audio frames. Other
+    models: the given labels, otherwise the model's own predictions. Inputs that are too long are
+    skipped or split.
     """
     corpus = corpus.first(n)
     found: list[Reading]
@@ -119,7 +122,7 @@ def _with_gaps(run: LoadedRun, reading: Reading) -> Reading:
 
 
 def mask_tokens(run: LoadedRun, reading: AnyReading, rows: Iterable[int]) -> AnyReading:
-    """Mask some tokens of a text; the outputs are the masked tokens."""
+    """Mask some tokens of a text. The outputs of the result are the masked tokens."""
     tokenizer, text, hidden = run.vocab.target, reading.last, list(rows)
     assert tokenizer.mask is not None
     ids = list(text.ids)
@@ -148,7 +151,8 @@ def _answer_texts(run: LoadedRun, corpus: Corpus) -> Iterator[Reading]:
 
 
 def _right(run: LoadedRun, reading: Reading, corpus: Corpus, number: int) -> Reading:
-    """Replace the model's label by the correct one if it is known."""
+    """Return the reading with the correct label as its output if it is known, otherwise
+    unchanged."""
     if corpus.labels is None or not run.spec.is_single_label or reading.direction:
         return reading
     label = corpus.labels[number]
@@ -157,12 +161,12 @@ def _right(run: LoadedRun, reading: Reading, corpus: Corpus, number: int) -> Rea
 
 
 def _answer_media(run: LoadedRun, corpus: Corpus) -> Iterator[Reading]:
-    """Yield readings of images, videos or recordings."""
+    """Yield a reading of each media example, with its reference output if it is known."""
     for number, media in _media(run, corpus):
         if run.spec.fills_masks:
             yield read_masked(run, media, number)
         elif run.spec.labelled or corpus.targets is None:
-            # Greedily, because a beam search takes long and changes little.
+            # Greedy decoding, because a beam search is slow and changes the measurements little.
             plainly = GenerationOptions(decode=replace(run.settings.decode, beam=1, n_best=1))
             yield _right(run, read(run, media, plainly), corpus, number)
         elif Anatomy.of(run.model).is_pair:
@@ -173,8 +177,7 @@ def _answer_media(run: LoadedRun, corpus: Corpus) -> Iterator[Reading]:
 
 
 def _media(run: LoadedRun, corpus: Corpus) -> Iterator[tuple[int, MediaInput]]:
-    """Yield the index and the input of each media example that the model can read without cutting
-    it."""
+    """Yield the index and the input of each media example that is short enough for the model."""
     for number, media in enumerate(corpus.examples):
         assert isinstance(media, MediaInput)
         if not is_too_long(run, media):
@@ -184,10 +187,10 @@ def _media(run: LoadedRun, corpus: Corpus) -> Iterator[tuple[int, MediaInput]]:
 def passages(
     run: LoadedRun, corpus: Corpus, max_tokens: int, *, write: bool = True
 ) -> list[Passage]:
-    """Return the beginning of the corpus as the model reads it, up to about `max_tokens`.
+    """Return passages from the beginning of the corpus, with about `max_tokens` tokens in total.
 
-    A sequence-to-sequence model without given targets generates them greedily. With `write=False`
-    such a passage has only a source.
+    Missing targets of a sequence-to-sequence model are generated greedily. With `write=False` they
+    are not generated, so that the passage has only a source.
     """
     found: list[Passage] = []
     total = 0
@@ -241,7 +244,10 @@ def _block(run: LoadedRun, corpus: Corpus, write: bool) -> Iterator[Passage]:
 
 
 def _pairs(run: LoadedRun, corpus: Corpus, write: bool) -> Iterator[Passage]:
-    """Yield each source with its target, which is given or generated greedily by the run."""
+    """Yield a passage for each source, with its target if it is given.
+
+    With `write`, missing targets are generated greedily.
+    """
     source, target = run.vocab.source if corpus.lines else None, run.vocab.target
     media: dict[int, MediaInput] = {}
     items: list[Any]
@@ -283,8 +289,11 @@ def _room(run: LoadedRun) -> int:
 def _passage(
     run: LoadedRun, number: int, streams: dict[str, TokenStream], media: MediaInput | None = None
 ) -> Passage:
-    """Make a passage with the outputs of this task: the next tokens for generation, the tokens
-    themselves for masked models, labels for taggers, or one vector for the whole text."""
+    """Return a passage with the outputs of the run's task.
+
+    Generation: the next tokens. Masked models: the tokens themselves. Taggers: one label per token.
+    Other models: one vector for the whole text.
+    """
     stream, spec = list(streams.values())[-1], run.spec
     found = Passage("", run.settings.task, streams, (), media=media, line=number)
     if readout_of(run.settings).pools:
@@ -313,8 +322,8 @@ def _tokenizer(run: LoadedRun, stream: TokenStream) -> Tokenizer:
 
 
 def _cut(ids: list[int], room: int, tokenizer: Tokenizer) -> Iterator[list[int]]:
-    """Split a text into parts of at most `room` tokens, between words unless a word is longer than
-    that."""
+    """Split token ids into parts of at most `room` tokens. Parts end between words, unless a single
+    word is too long."""
     while len(ids) > room:
         starts = tokenizer.word_starts(ids[: room + 1])
         end = next((place for place in range(room, room // 2, -1) if starts[place]), room)
@@ -325,7 +334,7 @@ def _cut(ids: list[int], room: int, tokenizer: Tokenizer) -> Iterator[list[int]]
 
 
 def display_tokens(stream: TokenStream) -> list[str]:
-    """Tokens for display, with a space before each word, so that they can be joined to a text."""
+    """Return the tokens as strings that can be concatenated to a text. Words begin with a space."""
     pieces, last = [], -2
     for piece, word, special in zip(stream.pieces, stream.words, stream.special, strict=True):
         goes_on = word == last and not special

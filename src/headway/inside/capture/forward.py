@@ -1,4 +1,4 @@
-"""Run readings through the model and return hidden states and the scores of all outputs."""
+"""Forward passes over readings that return hidden states and the scores of all outputs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from headway.tasks.preprocess.preprocessor import MaskedDataset, MaskTargets, pr
 from headway.tasks.readout import OneVector, Read, as_model, readout_of
 
 TOGETHER = 2048
-"""Tokens per batch when variants of one reading, such as with different hidden tokens, are computed
-together."""
+"""Number of tokens per batch when variants of one reading are computed together, such as with
+different hidden tokens. It trades speed for memory."""
 
 __all__ = [
     "NO_INTERVENTION",
@@ -58,19 +58,19 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ReadingBatch:
-    """Batch of readings in the flat layout that models take."""
+    """Batch of readings, concatenated without padding as the model reads them."""
 
     readings: Sequence[Reading]
     streams: dict[str, ModelInput]
-    """Model inputs by stream, in the order of computation."""
+    """Model inputs by stream, in the order in which the model computes the streams."""
 
     hidden: tasks.Batch[MaskTargets] | None = None
-    """For a model that reconstructs media: the batch with masked positions and their true
-    values."""
+    """Batch with masked positions and their true values; None unless the model reconstructs
+    media."""
 
     @classmethod
     def of(cls, run: LoadedRun, readings: Sequence[Reading]) -> ReadingBatch:
-        """Make a batch on the device of the model."""
+        """Collate the readings on the device of the model."""
         device = next(run.model.parameters()).device
         media = [one.media for one in readings if one.media is not None]
         streams: dict[str, ModelInput] = {}
@@ -95,7 +95,7 @@ class ReadingBatch:
 
     @property
     def last(self) -> str:
-        """Name of the stream that the outputs are read from."""
+        """Name of the last stream, from which the outputs are read."""
         return list(self.streams)[-1]
 
     @property
@@ -104,8 +104,8 @@ class ReadingBatch:
         return self.streams[self.last].layout
 
     def rows(self) -> Tensor:
-        """Indices of the positions in the last stream that outputs are read from, or that are
-        masked."""
+        """Indices in the last stream of the positions that outputs are read from; for
+        reconstruction, of the masked positions."""
         if self.hidden is not None:
             assert self.hidden.rows_R is not None
             return self.hidden.rows_R
@@ -119,10 +119,10 @@ class ReadingBatch:
         return torch.tensor(rows, dtype=torch.long, device=self.layout.starts_B.device)
 
     def ordinary(self, run: LoadedRun, stream: str) -> Tensor:
-        """Mask of the positions that are words, patches or audio.
+        """Boolean mask of the positions of a stream that are words, patches or audio.
 
-        It excludes special tokens, on which some models have huge states, the class tokens before
-        the patches of an image, and the padding of a recording.
+        It excludes special tokens, because some models have very large states there. It also
+        excludes the class token of an image and the padding of a recording.
         """
         device = self.layout.starts_B.device
         if self.readings[0].is_media(stream):
@@ -134,8 +134,8 @@ class ReadingBatch:
         return ~torch.isin(self.streams[stream].values, torch.tensor(apart, device=device))
 
     def places(self, stream: str) -> Iterator[tuple[int, int]]:
-        """Yield for each position of a stream the index of its reading and the position within
-        it."""
+        """Yield the index of the reading and the position within it, for each position of a
+        stream."""
         for number, one in enumerate(self.readings):
             for place in range(len(one.streams[stream])):
                 yield number, place
@@ -144,9 +144,10 @@ class ReadingBatch:
 def mask_positions(
     run: LoadedRun, media: Sequence[MediaInput], seed: int
 ) -> tasks.Batch[MaskTargets]:
-    """Mask random positions of images or recordings, and return the batch with their true values.
+    """Mask random positions of images or recordings. Return the batch with the true values of these
+    positions.
 
-    The same seed masks the same positions, also in copies of one input.
+    Equal seeds mask equal positions, including in copies of one input.
     """
     intake, model = preprocessor_of(run.settings), run.model
     each = {id(one): one for one in media}
@@ -162,9 +163,10 @@ def mask_positions(
 def last_hidden_states(
     model: nn.Module, batch: ReadingBatch, changes: Sequence[Intervention] = ()
 ) -> Tensor:
-    """Hidden states of the last stream in the batch, after the final norm.
+    """Return the hidden states of the last stream, after the final norm.
 
-    `changes` has the hidden tokens of each copy of one reading.
+    `changes`: one intervention per reading, of which only the hidden tokens are applied. Empty: no
+    intervention.
     """
     return final_states(model, batch, changes).x_ND
 
@@ -175,9 +177,11 @@ def final_states(
     changes: Sequence[Intervention] = (),
     added_ND: Tensor | None = None,
 ) -> HiddenStates:
-    """Final hidden states of the last stream, and the scores of the n-gram model if there is one.
+    """Return the final hidden states of the last stream, with the scores of the n-gram model if
+    there is one.
 
-    `added_ND` replaces the contributions of the tokens to the n-gram scores.
+    `changes`: one intervention per reading. `added_ND`: replacement for the contributions of the
+    tokens to the n-gram scores.
     """
     found = _states(model, batch, changes)
     return found._replace(ngrams=ngram_vote(model, batch, changes, added_ND))
@@ -189,7 +193,8 @@ def ngram_vote(
     changes: Sequence[Intervention] = (),
     added_ND: Tensor | None = None,
 ) -> NgramScores | None:
-    """Scores of the n-gram model on a batch; None if the model has none."""
+    """Return the scores that the n-gram model gives to the outputs of a batch; None if the model
+    has no n-gram model."""
     table = ngram_table(model)
     if table is None:
         return None
@@ -235,7 +240,8 @@ def _with_tree(
     causal: bool = False,
     own: bool = False,
 ) -> ModelInput:  # fmt: skip
-    """Return the input with an attention mask if any tokens are hidden."""
+    """Return the input with an attention mask that hides these tokens, or unchanged if there are
+    none."""
     if not any(hidden):
         return given
     tree = hiding_mask(n_rows, n_columns, hidden, causal=causal, own=own)
@@ -254,23 +260,23 @@ class ForwardResult:
     """Hidden states of the last stream, after the final norm."""
 
     scores_RC: Tensor
-    """One row per output: scores of words, classes or tags, or the unnormalized embedding of the
-    text."""
+    """Scores of words, classes or tags, one row per output. For an embedding: the vector before
+    normalization."""
 
     reading: Reading
     targets_RE: Tensor | None = None
-    """True values of the masked positions of media."""
+    """True values of the masked positions of media; None for all other tasks."""
 
     to_log_probs: Callable[[Tensor], Tensor] = log_softmax
-    """Function that converts scores to log-probabilities."""
+    """Function that converts the scores to log-probabilities."""
 
     @property
     def log_probs_R(self) -> Tensor:
-        """Log-probability of each output's chosen token or label.
+        """Log-probability that the model assigns to the token or label of each output.
 
-        For an embedding it is the component along the direction of the reading, so that gradients
-        and changes show what the embedding depends on. For reconstructions it is minus the mean
-        squared error.
+        For an embedding: its component along the direction of the reading, so that gradients and
+        changes show what the embedding depends on. For reconstructions: the negative mean squared
+        error.
         """
         if self.targets_RE is not None:
             return -mean_square(self.scores_RC, self.targets_RE, 1.0)
@@ -287,10 +293,10 @@ def run_reading(
     *,
     fronts: Mapping[str, Tensor] | None = None,
 ) -> ForwardResult:
-    """Run the model on a reading; gradients are recorded if they are enabled.
+    """Run the model on a reading. Gradients are recorded if they are enabled.
 
-    `fronts` replaces the embeddings of a stack (one row per token), by the stack's name. Its key
-    `NGRAMS` replaces the contributions of tokens to the n-gram scores.
+    `fronts`: replacement embeddings by the name of the stack, one row per token. Under the key
+    `NGRAMS`: replacement for the contributions of the tokens to the n-gram scores.
     """
     [found] = run_interventions(run, reading, [change], fronts=fronts)
     return found
@@ -303,10 +309,10 @@ def run_interventions(
     *,
     fronts: Mapping[str, Tensor] | None = None,
 ) -> list[ForwardResult]:
-    """Run the model with each of these changes, as copies of the reading in one batch.
+    """Run the model once per intervention, in one batch of copies of the reading.
 
-    The changes may differ in hidden tokens, but not in disabled heads. `fronts` has the embeddings
-    of all copies, one copy after another.
+    The interventions may differ in hidden tokens, but not in disabled heads. `fronts`: replacement
+    embeddings of all copies, concatenated.
     """
     lengths = {name: len(stream.ids) for name, stream in reading.streams.items()}
     for change in changes:
@@ -335,9 +341,11 @@ def run_interventions(
 def read_out(
     run: LoadedRun, batch: ReadingBatch, states: HiddenStates, changes: Sequence[Intervention] = ()
 ) -> Read:
-    """Apply the output head to hidden states of any layer of the last stream; one row per output.
+    """Apply the output head to hidden states of the last stream, from any layer. Return one row per
+    output.
 
-    Tokens that are hidden in one of the `changes` are left out of the mean over a text.
+    If a text is represented by its mean state, the tokens hidden by `changes` are left out of the
+    mean.
     """
     readout = readout_of(run.settings)
     if not readout.pools:
@@ -357,19 +365,19 @@ def _without(states: HiddenStates, hidden: Sequence[Sequence[int]]) -> HiddenSta
 
 
 def output_scores(run: LoadedRun, read: Read) -> Tensor:
-    """Output scores: logits of words, classes or tags, reconstructions, or unnormalized
-    embeddings."""
+    """Return the output scores: logits of words, classes or tags, reconstructions, or embeddings
+    before normalization."""
     return read.x_RD if gives_vector(run) else read.averaged_logits()
 
 
 def log_prob_function(read: Read) -> Callable[[Tensor], Tensor]:
-    """Function that converts scores to log-probabilities: softmax, or sigmoid for independent
-    labels."""
+    """Return the function that converts scores to log-probabilities: log-softmax, or log-sigmoid
+    for independent labels."""
     return F.logsigmoid if read.divergence is sigmoid_divergence else log_softmax
 
 
 def gives_vector(run: LoadedRun) -> bool:
-    """Whether the output is an embedding, without scores of words or labels."""
+    """Whether the output of the run is an embedding, without scores of words or labels."""
     return isinstance(readout_of(run.settings), OneVector)
 
 

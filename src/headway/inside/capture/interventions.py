@@ -29,11 +29,12 @@ class Intervention:
     """
 
     hidden: frozenset[tuple[str, int]] = frozenset()
-    """Stream and position of tokens that no other token may attend to, in any layer."""
+    """Stream name and position of each hidden token. No other token can attend to it, in any
+    layer."""
 
     disabled_heads: frozenset[tuple[str, int, int]] = frozenset()
-    """Kind, layer and head whose output is set to zero. Layers that share weights share the
-    change."""
+    """Kind of attention, layer and index of each head whose output is set to zero. Layers that
+    share weights are changed together."""
 
     def places(self, stream: str) -> list[int]:
         """Return the positions of the hidden tokens of one stream.
@@ -44,7 +45,7 @@ class Intervention:
         return sorted(place for name, place in self.hidden if name == stream)
 
     def check(self, lengths: dict[str, int]) -> None:
-        """Raise an error if a hidden token does not exist.
+        """Raise an error if a hidden token does not exist in the input.
 
         Args:
             lengths: Number of tokens of each stream.
@@ -66,7 +67,8 @@ NO_INTERVENTION = Intervention()
 
 @contextmanager
 def disable_heads(model: nn.Module, change: Intervention) -> Iterator[None]:
-    """Disable attention heads within the context; their gates are restored afterwards."""
+    """Context manager that sets the output of the disabled heads to zero, and restores their gates
+    afterwards."""
     anatomy, gates = Anatomy.of(model), dict[Attention, Tensor]()
     for kind, layer, head in change.disabled_heads:
         attention = anatomy.head(kind, layer, head)
@@ -88,8 +90,11 @@ def disable_heads(model: nn.Module, change: Intervention) -> Iterator[None]:
 def hiding_mask(
     n_rows: int, n_columns: int, places: Sequence[list[int]], *, causal: bool, own: bool
 ) -> Tree:
-    """Attention mask for sequences of equal length, each with its own hidden keys. With `own`,
-    every token may still attend to itself."""
+    """Return an attention mask that hides certain keys, for sequences of equal length.
+
+    `places`: positions of the hidden keys of each sequence. With `own`, a hidden token can still
+    attend to itself.
+    """
     may_BTS = torch.ones(len(places), n_rows, n_columns, dtype=torch.bool)
     for may_TS, hidden in zip(may_BTS, places, strict=True):
         may_TS[:, hidden] = False

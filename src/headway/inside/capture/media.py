@@ -1,4 +1,4 @@
-"""An image, a video or a recording as a model reads it, and the names of its positions.
+"""An image, video or recording as a model reads it, with a name for each position.
 
 A position of an image is a patch, named by its row and column: "row 3, column 5". A position of a
 recording is a time interval, named by its start: "0.24 s".
@@ -30,12 +30,12 @@ MediaKind = Literal["image", "audio"]
 NAMES = {"image": "an image", "video": "a video", "audio": "a recording"}
 
 MAX_ROWS = 4096
-"""Limit on the positions of an example, because every attention head stores a square matrix of
+"""Maximum number of positions in an example, because each attention head stores a square matrix of
 weights."""
 
 FIRST_ROWS = ("class", "distil")
-"""Names of the special tokens before the patches of an image (the distillation token is that of
-DeiT)."""
+"""Names of the special tokens before the patches of an image: the class token, and the distillation
+token of DeiT."""
 
 
 @dataclass(frozen=True)
@@ -45,23 +45,23 @@ class MediaInput:
     """Name of the file, without its folder."""
 
     item: NDArray[Any] = field(compare=False, repr=False)
-    """Input of the embedding layer: frames (time, channel, height, width; uint8) or audio samples
-    (float32)."""
+    """Pixels or samples that the embedding layer reads: video or image frames (time, channel,
+    height, width; uint8), or audio (float32)."""
 
     grid: tuple[int, int, int] = (1, 0, 0)
-    """Image: number of patches in time, height and width."""
+    """Number of patches in time, height and width; unused for a recording."""
 
     extra: int = 0
-    """Image: number of special tokens before the patches."""
+    """Number of special tokens before the patches of an image."""
 
     tubelet: int = 1
-    """Video: number of frames in a patch."""
+    """Number of video frames in a patch; 1 for an image."""
 
     rate: int = 0
-    """Recording: sampling rate in hertz."""
+    """Sampling rate of a recording in hertz; 0 for an image."""
 
     row_s: float = 0.0
-    """Recording: duration of a position in seconds."""
+    """Duration in seconds of one position of a recording; 0 for an image."""
 
     n_rows: int = 0
 
@@ -69,8 +69,11 @@ class MediaInput:
     def of(
         cls, name: str, item: NDArray[Any], settings: ImageSettings | AudioSettings
     ) -> MediaInput:
-        """Make the input from pixels or samples; `settings` of the model determine how it is
-        divided into positions."""
+        """Make the input from pixels or audio samples.
+
+        `settings`: media settings of the model, which determine how the input is divided into
+        positions.
+        """
         if isinstance(settings, AudioSettings):
             n_rows = settings.rows_of(len(item))
             return cls("audio", name, item, rate=settings.rate, row_s=settings.row_seconds,
@@ -82,13 +85,13 @@ class MediaInput:
 
     @property
     def unit(self) -> str:
-        """Plural name of this kind of media, for messages."""
+        """Plural name of this kind of media for messages, such as "images"."""
         what: MediaType = "audio" if self.kind == "audio" else "image"
         return UNITS["video" if self.kind == "image" and len(self.item) > 1 else what]
 
     @property
     def seconds(self) -> float:
-        """Duration of a recording without padding."""
+        """Duration of a recording in seconds, without padding."""
         return len(self.item) / self.rate
 
     @property
@@ -98,8 +101,8 @@ class MediaInput:
 
     @property
     def content_mask(self) -> list[bool]:
-        """Boolean mask of the positions that are part of the image or recording, not special tokens
-        or padding."""
+        """Whether each position is part of the image or recording, and not a special token or
+        padding."""
         n = self.n_unpadded_rows if self.kind == "audio" else self.n_rows
         return [self.extra <= row < n for row in range(self.n_rows)]
 
@@ -124,8 +127,8 @@ class MediaInput:
         ]
 
     def patch_surroundings(self, row: int) -> NDArray[np.uint8] | None:
-        """Pixels of a patch and its neighbours (time, channel, height, width); None for positions
-        that are not patches."""
+        """Return the pixels of a patch and its neighbours (time, channel, height, width); None if
+        the position is not a patch."""
         place = row - self.extra
         if self.kind == "audio" or place < 0:
             return None
@@ -139,14 +142,14 @@ class MediaInput:
         return np.asarray(self.item[first : first + 1, :, top:bottom, left:right], np.uint8)
 
     def short_names(self) -> list[str]:
-        """Short names of the positions for small spaces, such as "3·5"."""
+        """Return short names of the positions for charts, such as "3·5" for row 3, column 5."""
         names = self.stream("").pieces
         for word in ("frame ", "row ", "column ", " s"):
             names = tuple(name.replace(word, "") for name in names)
         return [name.replace(", ", "·") for name in names]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values of the input, without the pixels or samples."""
+        """Return the JSON values of the input, without the pixels or samples."""
         kept = ("kind", "name", "grid", "extra", "tubelet", "rate", "row_s", "n_rows")
         return {name: getattr(self, name) for name in kept}
 
@@ -156,13 +159,13 @@ class MediaInput:
 
 
 def input_description(run: LoadedRun) -> str:
-    """Kind of the input with its article: "text", "an image", "a video" or "a recording"."""
+    """Return the kind of input with its article: "text", "an image", "a video" or "a recording"."""
     settings = media_settings(run.settings)
     return "text" if settings is None else NAMES[what_of(settings)]
 
 
 def is_too_long(run: LoadedRun, media: MediaInput) -> bool:
-    """Whether an item has more positions than the model supports or than can be inspected."""
+    """Whether an item has more positions than the model supports, or more than can be inspected."""
     most = getattr(media_settings(run.settings), "most_rows", None)
     return media.n_rows > (MAX_ROWS if most is None else most)
 
@@ -194,8 +197,8 @@ def open_media(run: LoadedRun, path: Path | str) -> MediaInput:
 
 
 def example_input(run: LoadedRun) -> str | MediaInput | None:
-    """Example input that comes with the model: the text of `example.txt`, or a media file,
-    opened."""
+    """Return an example input that is shipped with the model: the text of `example.txt`, or an
+    opened media file."""
     path = example_of(run.folder)
     if path is None:
         return None

@@ -1,5 +1,5 @@
-"""N-gram model inside a neural model: its scores with hidden tokens, and the contribution of each
-token."""
+"""Scores of the n-gram model that some neural models contain: with hidden tokens, and by
+contribution of each token."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from headway.models.parts.ngrams import Ngrams, TokenView
 from headway.nn.layout import Layout
 
 NGRAMS = "ngrams"
-"""Key of the n-gram model among the embeddings (fronts) of a model. Its rows are not embeddings,
-but contributions of tokens to the scores (`token_contributions`)."""
+"""Key of the n-gram model in mappings of replaced embeddings (`fronts`). Its values are not
+embeddings, but contributions of tokens to the scores (`token_contributions`)."""
 
 
 @dataclass(frozen=True)
 class NgramOccurrence:
-    """An n-gram of a text with all its occurrences."""
+    """N-gram that a text contains, with all its occurrences."""
 
     view: TokenView | None
-    """Form of the tokens that was matched (`TokenView`); None: a whole word."""
+    """Form of the tokens by which the n-gram was matched; None if it consists of whole words."""
 
     places: tuple[tuple[int, ...], ...]
-    """Token positions of each occurrence."""
+    """Positions of the tokens of each occurrence."""
 
     scores_C: Tensor
 
@@ -42,18 +42,19 @@ def ngram_table(model: nn.Module) -> Ngrams | None:
 def ngram_occurrences(
     table: Ngrams, reading: Reading, change: Intervention = NO_INTERVENTION
 ) -> list[list[NgramOccurrence]]:
-    """N-grams that contribute to each output, without those that contain a hidden token."""
+    """Return the n-grams that contribute to each output. N-grams with a hidden token are left
+    out."""
     return [_grams(table, reading, kept, row) for kept, row in _texts(table, reading, change)]
 
 
 def _texts(
     table: Ngrams, reading: Reading, change: Intervention
 ) -> list[tuple[tuple[int, ...], int | None]]:
-    """For each output, the positions that its n-grams may use, and the position of the output
-    itself."""
+    """Yield for each output the positions that its n-grams may use, and the position of the
+    output."""
     hidden = set(change.places(reading.last.name))
     every = range(len(reading.last))
-    # A token is hidden from other tokens, not from itself.
+    # Hiding a token hides it from other tokens, not from itself.
     return [
         (tuple(place for place in every if place not in hidden or place == row), row)
         for row in (output.row for output in reading.outputs)
@@ -87,10 +88,10 @@ def _segments(reading: Reading, kept: Sequence[int]) -> Tensor | None:
 def token_contributions(
     table: Ngrams, reading: Reading, change: Intervention = NO_INTERVENTION
 ) -> Tensor:
-    """Contribution of each token to the scores of each output (tokens, outputs, labels).
+    """Return the contribution of each token to the scores of each output (tokens, outputs, labels).
 
     The scores of an n-gram are divided evenly among its occurrences and their tokens. The sum over
-    the tokens plus `bias_C` gives the scores of the n-gram model.
+    the tokens plus `bias_C` is equal to the scores of the n-gram model.
     """
     sizes = len(reading.last), len(reading.outputs), len(table.bias_C)
     found_TRC = table.weight_GC.new_zeros(sizes)
@@ -107,11 +108,10 @@ def token_contributions(
 def scores_with_hidden(
     table: Ngrams, readings: Sequence[Reading], layout: Layout, changes: Sequence[Intervention]
 ) -> Tensor:
-    """Scores of the n-gram model for readings with hidden tokens, as if these tokens were not in
-    the text.
+    """Return the scores of the n-gram model as if the hidden tokens were not in the text.
 
-    The result has one row per text, or one row per position of the layout (zero at positions
-    without an output).
+    The result has one row per text, or one row per position for models that label tokens. Rows of
+    positions without an output are zero.
     """
     texts, rows_R, picked_R, n = list[tuple[Reading, Sequence[int]]](), [], list[int](), 0
     starts = accumulate((len(one.last) for one in readings), initial=0)
@@ -140,8 +140,11 @@ def scores_with_hidden(
 def scores_from_contributions(
     table: Ngrams, x_ND: Tensor, readings: Sequence[Reading], layout: Layout
 ) -> Tensor:
-    """Sum the contributions of tokens (`token_contributions`) to the scores of the n-gram model,
-    one row per token."""
+    """Return the scores of the n-gram model, as sums of the tokens' contributions.
+
+    `x_ND`: contributions (`token_contributions`), one row per token. The result has one row per
+    text, or one row per position.
+    """
     n_outputs, n_labels = len(readings[0].outputs), len(table.bias_C)
     each_BRC = x_ND.unflatten(0, (len(readings), -1)).sum(1).unflatten(1, (n_outputs, n_labels))
     scores_RC = each_BRC.flatten(0, 1) + table.bias_C

@@ -1,5 +1,5 @@
-"""Convert a text, an image, a video or a recording to a `Reading`: its tokens as the task of the
-run reads them, and the outputs of the run."""
+"""Conversion of a text, image, video or recording to a `Reading`: its tokens as the run's task
+reads them, and the outputs of the run."""
 
 from __future__ import annotations
 
@@ -56,22 +56,23 @@ __all__ = [
 ]
 
 NEW_TOKENS = 24
-"""Default number of tokens that a language model adds to a prompt."""
+"""Default number of tokens that a language model adds to a prompt: about a sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
-    """Options for generating an output: given text, forced prefix, decoding settings and length."""
+    """Options of generation: a given output, a forced prefix, decoding settings and a length
+    limit."""
 
     output: str | Sequence[int] | None = None
-    """Output that the model only reads instead of generating it: text, or token ids without special
-    tokens."""
+    """Given output, which the model reads instead of generating one: text, or token ids without
+    special tokens. None: generate the output."""
 
     prefix: str = ""
     """Text that the output must begin with."""
 
     decode: DecodeSettings | None = None
-    """Decoding settings; None: those of the run (greedy for a language model)."""
+    """Decoding settings; None: those of the run, or greedy decoding for a language model."""
 
     max_new_tokens: int = NEW_TOKENS
     """Maximum number of tokens that a language model adds."""
@@ -120,10 +121,10 @@ def read_with_beam(
     *,
     beam: bool = False,
 ) -> tuple[Reading, BeamTree | None]:
-    """Read an input like `read`; with `beam`, also return the tree of the search that found the
-    output.
+    """Read an input like `read`, and also return the tree of the beam search.
 
-    The tree is None if there was no search, or if its settings do not allow recording it.
+    The tree is None if `beam` is false, if no search took place, or if its settings cannot be
+    recorded.
     """
     given = _open(run, text)
     if Anatomy.of(run.model).is_pair:
@@ -172,8 +173,8 @@ def _write(
     change: Intervention,
     beam: bool,
 ) -> tuple[Reading, BeamTree | None]:
-    """Make the reading of an encoder-decoder: the source, and the output that is generated from
-    it."""
+    """Read an input with an encoder-decoder. Return the source and its output, and the search tree
+    or None."""
     target = run.vocab.target
     item: Any
     if isinstance(given, MediaInput):
@@ -239,7 +240,7 @@ def _find(
 
 
 def _most_written(run: LoadedRun) -> int:
-    """Largest possible number of output tokens, which the longest source has."""
+    """Maximum number of output tokens over all sources of allowed length."""
     decode, longest = run.settings.decode, run.settings.data.max_len
     return max(decode.max_len or 0, longest + decode.extra_len)
 
@@ -279,16 +280,16 @@ def _continue(
     )
     if finished:
         return reading, tree
-    # The token after the last one was not chosen: use the most probable one.
+    # The search did not choose a token to follow the last one: use the most probable token.
     last = int(_scores(run, reading, change)[-1].argmax())
     behind = next_outputs([last], tokenizer, len(ids) - 1)
     return replace(reading, outputs=(*reading.outputs[:-1], *behind)), tree
 
 
 def _prompt(run: LoadedRun, text: str) -> list[int]:
-    """Tokens of a prompt.
+    """Return the token ids of a prompt.
 
-    If the run has fields, a line of JSON is a document that is continued at its first missing
+    If the run has fields, a line of JSON is a document, which is continued at its first missing
     field.
     """
     tokenizer, fields = run.vocab.source, run.settings.data.fields
@@ -306,10 +307,10 @@ def _prompt(run: LoadedRun, text: str) -> list[int]:
 def write_uncached(
     run: LoadedRun, reading: Reading, start: Sequence[int], change: Intervention, limit: int
 ) -> tuple[list[int], bool]:
-    """Decode greedily after the tokens `start`, without a cache because caches do not support
-    hidden tokens.
+    """Generate greedily after the tokens `start`. Return the new tokens, and whether the end token
+    was generated.
 
-    Return the new tokens and whether the end token was reached.
+    It works without a cache, because caches do not support hidden tokens.
     """
     tokenizer, name = run.vocab.target, Anatomy.of(run.model).stacks[-1].stream
     never = sorted(tokenizer.specials - {tokenizer.eos})
@@ -330,7 +331,10 @@ def write_uncached(
 def next_outputs(
     tokens: Sequence[int], tokenizer: Tokenizer, first: int = 0
 ) -> tuple[TracedOutput, ...]:
-    """Outputs of a decoder, in which position t predicts token t."""
+    """Return the outputs of a decoder from its tokens, where position t predicts `tokens[t]`.
+
+    `first`: position of the first output.
+    """
     names = tokenizer.tokens(tokens)
     pairs = enumerate(zip(tokens, names, strict=True))
     return tuple(TracedOutput(first + row, id, name) for row, (id, name) in pairs)
@@ -348,8 +352,8 @@ def _given_tokens(ask: GenerationOptions, tokenizer: Tokenizer) -> list[int] | N
 
 
 def _only(change: Intervention, stream: str, length: int) -> Intervention:
-    """Keep only the hidden tokens that are in the input, because the output is not generated
-    yet."""
+    """Return the intervention with only those hidden tokens that are in the input. The output does
+    not exist yet, so its tokens cannot be hidden."""
     for name, place in change.hidden:
         if name == stream and place < 0:
             raise UserError(f"cannot hide token {place + 1}: tokens are counted from 1.")
@@ -359,10 +363,10 @@ def _only(change: Intervention, stream: str, length: int) -> Intervention:
 
 
 def _label(run: LoadedRun, given: str | MediaInput, change: Intervention) -> Reading:
-    """Make the reading of a model that does not decode: classes, tags, filled gaps, a number or an
-    embedding.
+    """Read an input with a model without a decoder, whose outputs are classes, tags, filled masks,
+    a number or an embedding.
 
-    The positions of the outputs are known in advance, except for CTC.
+    Output positions are known in advance, except for CTC.
     """
     reading = _unanswered(run, given)
     if gives_vector(run):
@@ -385,7 +389,7 @@ def _label(run: LoadedRun, given: str | MediaInput, change: Intervention) -> Rea
 
 
 def _unanswered(run: LoadedRun, given: str | MediaInput) -> Reading:
-    """Make the reading of an input without its outputs."""
+    """Return the reading of an input before its outputs are computed; their ids are -1."""
     name = Anatomy.of(run.model).stacks[0].stream
     if isinstance(given, MediaInput):
         vector = (TracedOutput(None, -1, "vector"),)
@@ -408,8 +412,10 @@ def _unanswered(run: LoadedRun, given: str | MediaInput) -> Reading:
 
 
 def read_masked(run: LoadedRun, media: MediaInput, number: int = 0) -> Reading:
-    """Mask some positions of an image or a recording, chosen by the seed `number`. The outputs of
-    the reading are these positions."""
+    """Return a reading of an image or recording with masked positions, which are its outputs.
+
+    `number`: random seed of the positions.
+    """
     reading = _unanswered(run, media)
     rows_R = mask_positions(run, [media], number).rows_R
     assert rows_R is not None
@@ -437,22 +443,23 @@ def _name(run: LoadedRun, id: int) -> str:
 
 
 def align_by_ctc(run: LoadedRun, media: MediaInput, tokens: list[int]) -> Reading:
-    """Align a recording with known text by CTC: the most probable position of each token."""
+    """Align a recording with a known text by CTC. Each token is an output at its most probable
+    position."""
     reading = _unanswered(run, media)
     return _place_symbols(run, reading, _symbols(run, reading, NO_INTERVENTION), tokens)
 
 
 def _symbols(run: LoadedRun, reading: Reading, change: Intervention) -> Tensor:
-    """Log-probabilities of all CTC symbols at every position."""
+    """Return the log-probabilities of all CTC symbols at each position."""
     every = tuple(TracedOutput(row, -1, "") for row in range(len(reading.last)))
     return _scores(run, replace(reading, outputs=every), change).log_softmax(-1)
 
 
 def _read_ctc(run: LoadedRun, reading: Reading, change: Intervention) -> Reading:
-    """Read the output of a CTC model. Each symbol is read at the position of its segment where it
-    is most probable.
+    """Return the reading with the output of a CTC model.
 
-    With hidden positions the best CTC path is used, because the beam search does not support them.
+    Each token is placed at the most probable position of its CTC segment. If positions are hidden,
+    the best CTC path is used, because the beam search does not support hiding.
     """
     logs_SV = _symbols(run, reading, change)
     if change.hidden:

@@ -1,4 +1,4 @@
-"""Run many readings through the model, and read or edit the hidden states of every layer.
+"""Hidden states of every layer on many readings, recorded or edited during the forward pass.
 
 A *site* is a stack and a layer of it. Layer 0 is the output of the embedding, layer n that of block
 n, before any final norm.
@@ -19,16 +19,18 @@ from headway.tasks.loaded_run import LoadedRun
 
 Site = tuple[str, int]
 StateEdit = Callable[[Site, Tensor], Tensor | None]
-"""Function of a site and its hidden states that may return states to replace them."""
+"""Function that receives a site and its hidden states. It returns replacement states, or None to
+keep them."""
 
 READ_AT_ONCE = 2048
-"""Number of tokens per batch."""
+"""Number of tokens per forward pass, which bounds memory."""
 
 
 def batches(
     run: LoadedRun, readings: Sequence[Reading], tokens: int = READ_AT_ONCE
 ) -> Iterator[ReadingBatch]:
-    """Yield batches of readings in order, of about `tokens` tokens each."""
+    """Yield batches of readings in their order, with at most `tokens` tokens each. A longer reading
+    is a batch of its own."""
     held: list[Reading] = []
     for reading in readings:
         if held and sum(one.n_tokens for one in [*held, reading]) > tokens:
@@ -49,7 +51,7 @@ def stream_of(model: nn.Module, site: Site) -> str:
 
 
 def states_of(model: nn.Module, batch: ReadingBatch) -> dict[Site, Tensor]:
-    """Hidden states of every site, one row per token."""
+    """Return the hidden states of each site, one row per token of the batch."""
     with record_states(model) as found:
         last_hidden_states(model, batch)
     return found
@@ -57,7 +59,7 @@ def states_of(model: nn.Module, batch: ReadingBatch) -> dict[Site, Tensor]:
 
 @contextmanager
 def record_states(model: nn.Module) -> Iterator[dict[Site, Tensor]]:
-    """Context manager that records the hidden states of every site during a forward pass."""
+    """Record the hidden states of each site during a forward pass within the context."""
     found: dict[Site, Tensor] = {}
 
     def keep(site: Site, x_ND: Tensor) -> None:
@@ -69,8 +71,7 @@ def record_states(model: nn.Module) -> Iterator[dict[Site, Tensor]]:
 
 @contextmanager
 def edit_states(model: nn.Module, edit: StateEdit) -> Iterator[None]:
-    """Context manager that calls `edit` with the hidden states of every site, in the order of
-    computation."""
+    """Call `edit` with the hidden states of each site during a forward pass within the context."""
     hooks: list[Any] = []
     try:
         for part in Anatomy.of(model).stacks:

@@ -21,22 +21,22 @@ SIDES = {
     "decoder": ("target", "target"),
     "cross": ("target", "source"),
 }
-"""Streams of the queries and of the keys for each kind of attention in an encoder-decoder. Every
-other model has one kind, `self`, and a single stream."""
+"""Names of the streams of queries and keys for each kind of attention in an encoder-decoder. Every
+other model has a single stream and one kind of attention, `self`."""
 
 
 @dataclass(frozen=True)
 class TokenStream:
     """Sequence of tokens that one stack of the model processes.
 
-    The name is `source` or `target` for a sequence-to-sequence model, `image` or `audio` for an
-    encoder of media, otherwise `text`.
+    Its name is `source` or `target` for a sequence-to-sequence model, `image` or `audio` for a
+    media encoder, otherwise `text`.
     """
 
     name: str
     ids: tuple[int, ...]
     pieces: tuple[str, ...]
-    """Readable tokens, in which `▁` marks a space."""
+    """Tokens as readable text, in which `▁` marks a space."""
 
     words: tuple[int, ...]
     """Index of the word that each token is part of; -1 for special tokens."""
@@ -60,10 +60,11 @@ class TracedOutput:
     """One output of the model: a token, a label, a tag, a number or an embedding."""
 
     row: int | None
-    """Position in the last stream that the output is read from; None: the whole stream."""
+    """Position in the last stream from which the output is read; None if it is read from the whole
+    stream."""
 
     id: int
-    """Id of the token or label; -1 for an embedding."""
+    """Id of the token or label; -1 if it is unknown, or if the output is an embedding."""
 
     name: str
 
@@ -73,37 +74,37 @@ class Reading:
     text: str
     task: str
     streams: dict[str, TokenStream]
-    """Token streams by name, in the order of computation."""
+    """Token streams by name, in the order in which the model computes them."""
 
     outputs: tuple[TracedOutput, ...]
     segments: tuple[int, ...] = ()
-    """Segment id of each token: 1 for the second text of a pair; for a tagger the shape of the
-    token (such as capitalized)."""
+    """Segment id of each token. In a text pair: 0 for the first text, 1 for the second. In a
+    tagger: class of the word shape, such as capitalized. Empty if the model has no segments."""
 
     n_given: int = 0
-    """Number of prompt tokens, if the model continued a text."""
+    """Number of prompt tokens if the model continued a text, otherwise 0."""
 
     direction: tuple[float, ...] = ()
-    """Unit vector of the embedding without interventions; effects of interventions are measured
-    along it."""
+    """Unit vector of the embedding without interventions, along which effects of interventions are
+    measured. Empty for all other outputs but numbers."""
 
     finished: bool = True
-    """Whether a generated output ended with an end token."""
+    """Whether the generated output ends with an end token."""
 
     media: MediaInput | None = None
-    """The image, video or recording, if the input is not text."""
+    """Input image, video or recording; None for text."""
 
     hides: int | None = None
-    """Seed that selects the masked positions, for a model that reconstructs media."""
+    """Random seed of the masked positions; None unless the model reconstructs media."""
 
     @property
     def answers(self) -> OutputKind | None:
-        """Kind of the outputs (label, text and others); None for a trace of an unknown task."""
+        """Output kind of the task, such as label or text; None for a trace of an unknown task."""
         return None if self.row is None else self.row.answers
 
     @property
     def unit(self) -> str:
-        """Plural name of the inputs, for messages."""
+        """Plural name of this kind of input for messages, such as "texts"."""
         return "texts" if self.media is None else self.media.unit
 
     @property
@@ -117,7 +118,7 @@ class Reading:
 
     @property
     def labelled(self) -> bool:
-        """Whether each output is a single label, of the whole input or of a word."""
+        """Whether each output is a single label of the whole input or of a word."""
         return self.row is not None and (self.row.is_single_label or self.row.is_tagging)
 
     @property
@@ -126,23 +127,24 @@ class Reading:
 
     @property
     def is_vector(self) -> bool:
-        """Whether the output is a vector, or changes are measured along one."""
+        """Whether effects are measured on a vector: for embeddings, and for numbers as vectors with
+        one component."""
         return bool(self.direction) or (self.row is not None and self.row.is_embedding)
 
     @property
     def continues(self) -> bool:
-        """Whether the output continues the input in the same stream, as in a language model."""
+        """Whether the output continues the input in one stream, as in a language model."""
         return self.row is not None and self.row.continues
 
     @property
     def writes(self) -> bool:
-        """Whether the output was generated token by token, so that position t predicts token t +
+        """Whether the output is generated token by token, so that position t predicts token t +
         1."""
         return self.continues or "target" in self.streams
 
     def sides(self, kind: str) -> tuple[str, str]:
-        """Streams of the queries and the keys for a kind of attention; for the name of a stack its
-        stream, twice."""
+        """Return the names of the streams of queries and keys for a kind of attention. For the name
+        of a stack, both are its own stream."""
         return SIDES.get(kind, (self.first.name, self.first.name))
 
     @property
@@ -150,7 +152,7 @@ class Reading:
         return sum(map(len, self.streams.values()))
 
     def is_media(self, stream: str) -> bool:
-        """Whether a stream consists of image patches or audio frames."""
+        """Whether the positions of a stream are image patches or audio frames."""
         return self.media is not None and stream == self.first.name
 
     @property
@@ -162,7 +164,7 @@ class Reading:
         return list(self.streams.values())[-1]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values of the reading, without the pixels of an image or the samples of a
+        """Return the JSON values of the reading, without the pixels of an image or the samples of a
         recording."""
         found = asdict(replace(self, media=None))
         del found["media"], found["hides"]
@@ -193,5 +195,5 @@ def _words(ids: list[int], tokenizer: Tokenizer) -> list[int]:
 
 
 def display_piece(piece: str) -> str:
-    """Token for display, without the mark for a preceding space."""
+    """Return a token for display, without the mark of a preceding space."""
     return piece.replace(SPACE_MARK, " ").strip(" ") or "␣"

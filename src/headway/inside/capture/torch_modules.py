@@ -27,11 +27,11 @@ from headway.nn.norms import LayerNorm, RMSNorm
 from headway.nn.stack import Stack
 
 TOLERANCE = 1e-5
-"""Largest allowed difference from the module's output. It is relative to the largest output value
-if that is above 1."""
+"""Maximum difference from the output of the torch module. It is relative to the largest output
+value if that is above 1."""
 
 TASK = "vectors"
-"""The `task` of a reading whose outputs are one vector per token, without words or labels."""
+"""Value of `task` for readings whose outputs are one vector per token, without words or labels."""
 
 TokenLabels = Sequence[str] | Sequence[Sequence[str]]
 
@@ -51,10 +51,11 @@ ACTIVATIONS: dict[object, str] = {
     F.gelu: "gelu",
     F.silu: "silu",
 }
-"""Our name of each activation function that torch's layers support."""
+"""Name in headway of each activation function that torch's layers support."""
 
 ParameterPair = tuple[Tensor | None, Tensor | None]
-"""Our parameter and torch's. Our parameter is set to zero if torch's is None."""
+"""A headway parameter with the torch parameter that is copied to it. None: a parameter that torch
+does not have; ours is set to zero."""
 
 
 @torch.no_grad()
@@ -62,6 +63,8 @@ def from_torch(
     module: nn.Module, *inputs: Tensor, labels: TokenLabels | None = None, causal: bool = False
 ) -> Trace:
     """Trace a Transformer module of torch on one sequence. The module is not changed.
+
+    The rows of `scores_RC` in the trace are the output vectors of the module.
 
     The rows of `scores_RC` are the output vectors of the module.
 
@@ -93,8 +96,10 @@ def from_torch(
 
 
 def _run(anatomy: Anatomy, xs: dict[str, Tensor]) -> Tensor:
-    """Run the copied stacks and return the output of the last one. A decoder alone gets its memory
-    as an input."""
+    """Run the copied stacks and return the output of the last one.
+
+    For a decoder alone, its memory is an input instead of an encoder's output.
+    """
     memory, out_TD = None, torch.empty(0)
     if anatomy.stacks[0].name != "encoder" and "source" in xs:
         memory = Memory(xs["source"], Layout.of([len(xs["source"])]))
@@ -173,10 +178,11 @@ def _attentions(module: nn.Module) -> list[nn.MultiheadAttention]:
 
 
 def _prove(module: nn.Module, xs: list[Tensor], ours_TD: Tensor, *, causal: bool) -> None:
-    """Compare our output with that of the module, because a subclass or a hook may change what it
-    computes."""
+    """Raise an error if our output differs from that of the module. A subclass or a hook may change
+    what the module computes."""
     batched = _attentions(module)[0].batch_first
-    # Batches of one, because torch's fast paths for encoders support fewer cases.
+    # Batches of one, because torch's fast paths for encoders support fewer cases than the plain
+    # code.
     inputs = [x.unsqueeze(0 if batched else 1) for x in xs]
     names = {nn.Transformer: "tgt_mask", nn.TransformerEncoder: "mask"}
     default = "src_mask" if isinstance(module, nn.TransformerEncoderLayer) else "tgt_mask"
@@ -222,7 +228,7 @@ def _reading(xs: dict[str, Tensor], labels: dict[str, tuple[str, ...]]) -> Readi
 
 
 def _stream(name: str, pieces: tuple[str, ...]) -> TokenStream:
-    """Make a token stream in which every token is a separate word."""
+    """Return a token stream in which every token is a separate word."""
     n = len(pieces)
     return TokenStream(
         name=name,
@@ -235,7 +241,8 @@ def _stream(name: str, pieces: tuple[str, ...]) -> TokenStream:
 
 @torch.no_grad()
 def _copy_stack(layers: Iterable[nn.Module], norm: nn.Module | None, *, causal: bool) -> Stack:
-    """Copy torch's encoder or decoder layers and their final norm into our stack."""
+    """Return a headway stack with the weights of torch's encoder or decoder layers and their final
+    norm."""
     blocks = [_block(layer, f"layer {n}", causal) for n, layer in enumerate(layers, 1)]
     if not blocks:
         raise UserError("this module has no layers.")
@@ -252,7 +259,8 @@ def _block(layer: nn.Module, where: str, causal: bool) -> Block:
     if isinstance(layer, nn.TransformerDecoderLayer):
         theirs.append(layer.norm3)
         cross = _attention(layer.multihead_attn, where, AttentionSpec())
-    # A block has its norms in this order: self-attention, cross-attention, feed-forward.
+    # In torch, the norms of a block are numbered in this order: self-attention, cross-attention,
+    # feed-forward.
     norms = iter([_norm(norm, where) for norm in theirs])
     block = block_class(
         _attention(layer.self_attn, where, AttentionSpec(causal=causal)),

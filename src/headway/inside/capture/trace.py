@@ -1,7 +1,8 @@
-"""Trace: tensors that a model computed for one input, in one schema for all model families.
+"""Trace of a forward pass: the tensors that a model computed for one input, in one schema for all
+model families.
 
-A trace consists of tensors and JSON values, stored as `trace.safetensors` and `trace.json`, so that
-other programs can write traces, too.
+A trace is stored as tensors (`trace.safetensors`) and JSON values (`trace.json`), so that other
+programs can also write traces.
 """
 
 from __future__ import annotations
@@ -44,31 +45,32 @@ VERSION = 1
 """Version of the file format, for programs that read traces."""
 
 GROUPS = ("attention", "values", "states", "hidden", "gradients")
-"""Fields of a trace that hold lists of tensors by name, one tensor per layer."""
+"""Names of the fields of `Trace` that map names of attention kinds or stacks to lists of tensors,
+one per layer."""
 
 MOST_WEIGHTS = 1 << 28
-"""Limit on the recorded attention weights: 1 GiB in float32. A page needs several times as much
-memory."""
+"""Maximum number of recorded attention weights, which take 1 GiB in float32. A page needs several
+times as much memory."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Tensors that a model computed for one reading. The letters in their names and comments are
-    their axes."""
+    """Tensors that a model computed for one reading."""
 
     reading: Reading
     """Input tokens and outputs."""
 
     attention: dict[str, list[Tensor]]
-    """Attention weights (heads, queries, keys) by kind of attention, one tensor per layer; rows sum
-    to 1."""
+    """Attention weights (heads, queries, keys) by kind of attention, one tensor per layer. The
+    weights of each query sum to 1."""
 
     values: dict[str, list[Tensor]] = field(default_factory=dict)
     """Value vectors (keys, key-value heads, head width) by kind of attention, one tensor per
     layer."""
 
     states: dict[str, list[Tensor]] = field(default_factory=dict)
-    """Residual stream (tokens, width) by stack: the embedding, then the output of every layer."""
+    """Residual stream (tokens, width) by stack: the embedding, followed by the output of each
+    layer."""
 
     hidden: dict[str, list[Tensor]] = field(default_factory=dict)
     """Feed-forward activations (tokens, feed-forward width) by stack, one tensor per layer."""
@@ -77,18 +79,18 @@ class Trace:
     """Logits or other scores before the softmax, one row per output of the reading."""
 
     gradients: dict[str, list[Tensor]] = field(default_factory=dict)
-    """Gradients of the summed log-probabilities of all outputs by the attention weights (heads,
-    queries, keys)."""
+    """Gradients of the summed log-probability of all outputs with respect to the attention weights
+    (heads, queries, keys), by kind of attention. Empty unless requested."""
 
     beam: BeamTree | None = None
-    """Tree of the beam search that found the output, if requested."""
+    """Tree of the beam search that found the output; None unless requested."""
 
     meta: dict[str, Any] = field(default_factory=dict)
-    """Information about the run and the intervention."""
+    """Facts about the run, such as its name and number of parameters, and the intervention."""
 
     @property
     def change(self) -> Intervention:
-        """Intervention of this pass: hidden tokens and disabled heads."""
+        """Intervention during the forward pass: hidden tokens and disabled heads."""
         off = (head.split(".") for head in self.meta.get("off", ()))
         return Intervention(
             frozenset((name, place) for name, place in self.meta.get("hidden", ())),
@@ -227,7 +229,7 @@ def _record(run: LoadedRun, reading: Reading, change: Intervention, *, gradients
 def record_layers(
     model: nn.Module, anatomy: Anatomy, forward: Callable[[], T], *, gradients: bool = False
 ) -> tuple[T, dict[str, Any]]:
-    """Run `forward`, and return its result with the recorded tensors of each group in `GROUPS`."""
+    """Run `forward`. Return its result, and the recorded tensors of each group in `GROUPS`."""
     into: dict[str, Tensor] = {}
     hooks = [part.stack.register_forward_pre_hook(_keep(into, part.name))
              for part in anatomy.stacks]  # fmt: skip
@@ -261,8 +263,8 @@ def record_layers(
 
 
 def _check_size(anatomy: Anatomy, reading: Reading) -> None:
-    """Raise an error before the computation if the attention weights would exceed
-    `MOST_WEIGHTS`."""
+    """Raise an error before the computation if more than `MOST_WEIGHTS` attention weights would be
+    recorded."""
     sizes = {name: len(stream) for name, stream in reading.streams.items()}
     n = sum(layer.n_heads * sizes[kind.rows] * sizes[kind.columns]
             for kind in anatomy.kinds for layer in kind.layers)  # fmt: skip
@@ -297,8 +299,8 @@ def _meta(run: LoadedRun, change: Intervention) -> dict[str, Any]:
 
 
 def _error(said: ForwardResult) -> dict[str, float]:
-    """Mean squared error of the reconstructed positions; empty if the model does not
-    reconstruct."""
+    """Return the mean squared error of the reconstructed positions as `error`; empty if the model
+    does not reconstruct."""
     hides = said.targets_RE is not None
     return {"error": -float(said.log_probs_R.detach().mean())} if hides else {}
 
@@ -315,12 +317,12 @@ def _layers(tensors: Mapping[str, Tensor], group: str) -> dict[str, list[Tensor]
 KINDS = (*SIDES, "self")
 STACKS = ("encoder", "decoder", "self")
 ONLY = (["text"], ["image"], ["audio"])
-"""Possible streams of a model with a single stream."""
+"""Streams of a model with a single stream: text, image or audio."""
 
 
 def check(trace: Trace) -> None:
-    """Check that every tensor has the axes that its name promises; raise an error that names the
-    tensor."""
+    """Raise an error that names the tensor if a tensor of the trace does not have the documented
+    axes."""
     _check_streams(trace.reading)
     for group in ("attention", "gradients"):
         for kind, layers in getattr(trace, group).items():
@@ -387,7 +389,8 @@ def _check_shapes(name: str, layers: Sequence[Tensor], expected: tuple[int | Non
 
 
 def _lengths(reading: Reading, kind: str, known: Sequence[str], group: str) -> tuple[int, int]:
-    """Number of queries and of keys, or of tokens twice for the name of a stack."""
+    """Return the number of queries and of keys of a kind of attention. For the name of a stack,
+    both are its number of tokens."""
     if kind not in known:
         raise DataError(f"unknown name {group}.{kind}: the kinds are {', '.join(known)}.")
     rows, columns = reading.sides(kind)
