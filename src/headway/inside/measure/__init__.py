@@ -1,2 +1,2 @@
-"""Measurements on recorded forward passes: attribution maps, attention heads, logit lens,
-positional encodings, dictionary learning and map accuracy."""
+"""Measurements on recorded forward passes: attribution maps and their accuracy, attention heads,
+logit lens, positional encodings, and dictionary learning."""

@@ -1,4 +1,5 @@
-"""Outputs of a model on many passages, and the change of its loss when hidden states are edited."""
+"""Outputs of a model on many passages, and the change of its loss when its hidden states are
+edited."""
 
 from __future__ import annotations
 
@@ -14,32 +15,34 @@ from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.readout import Read, readout_of
 
 AT_ONCE = 512
-"""Number of rows whose scores are in memory at a time; a row has one score per word of the
+"""Number of outputs whose scores are in memory at a time. Each output has one score per word of the
 vocabulary."""
 
 
 @dataclass(frozen=True)
 class BatchOutputs:
-    """Outputs of one forward pass. Each row is a token, or a whole text for classes and
-    embeddings."""
+    """Outputs of one forward pass over a batch. Each is the output at a token, or of a whole text
+    for classes and embeddings."""
 
     owner_R: Tensor
-    """Index of the reading in the batch that each row belongs to."""
+    """Index in the batch of the reading that each output belongs to."""
 
     place_R: Tensor
-    """Position in the last stream that each row is read from; -1 means the whole text."""
+    """Position in the last stream that each output is read from; -1 if it is read from the whole
+    text."""
 
     readout: Read
     target_R: Tensor | None
-    """True next tokens, or true values of reconstructions (R E). None: the model's own prediction
-    is the target."""
+    """Next tokens of the text, or true values of reconstructions (R E). None: the model's own
+    prediction is the target."""
 
     is_vector: bool = False
-    """Whether the output is an embedding without scores."""
+    """Whether the outputs are embeddings, which have no scores of words or labels."""
 
 
 def batch_outputs(run: LoadedRun, batch: ReadingBatch) -> BatchOutputs:
-    """Run one forward pass of a batch, including any intervention that is active."""
+    """Run one forward pass over a batch, under any intervention that is active, and return its
+    outputs."""
     states = final_states(run.model, batch)
     read, layout, x_ND = read_out(run, batch, states), batch.layout, states.x_ND
     lengths = torch.tensor(layout.known_lengths(), device=x_ND.device)
@@ -56,7 +59,8 @@ def batch_outputs(run: LoadedRun, batch: ReadingBatch) -> BatchOutputs:
 
 
 def unit(run: LoadedRun) -> str:
-    """Unit of the losses: nats, 1 − cosine for embeddings, or mean square."""
+    """Return the unit of the losses for display: nats, 1 − cosine (embeddings) or mean square
+    (numbers and reconstructions)."""
     if gives_vector(run):
         return "1 − cosine"
     numbers = run.spec.is_regression or not run.spec.has_probabilities
@@ -65,11 +69,11 @@ def unit(run: LoadedRun) -> str:
 
 @torch.no_grad()
 def losses(clean: BatchOutputs, changed: BatchOutputs) -> tuple[Tensor, Tensor, Tensor]:
-    """Return three values per row: the loss before and after a change, and the change of the
-    output.
+    """Return three values per output: the loss before a change, the loss after it, and the distance
+    between the two outputs.
 
-    The change of the output is the KL divergence in nats. For embeddings, all three are 1 − cosine
-    with the embedding before the change; for reconstructions and numbers they are mean squares.
+    The distance is the KL divergence in nats. For embeddings, all three values are 1 − cosine with
+    the embedding before the change. For reconstructions and numbers they are mean squares.
     """
     old, new = clean.readout, changed.readout
     if not old.has_probabilities and not clean.is_vector:

@@ -15,10 +15,10 @@ __all__ = ["AlignmentLink", "aer", "aligning_layer", "alignment", "pharaoh", "re
 
 
 def alignment(map_: Map, reading: Reading) -> list[AlignmentLink]:
-    """Align every output word with the source word whose tokens have the largest weight for it.
+    """Align each output word with the source word whose tokens have the largest absolute weight for
+    it.
 
-    Returns pairs of word numbers (source, target). Special tokens are left out, and absolute
-    weights are used.
+    Return pairs of word indices (source, target). Special tokens are left out.
     """
     parts = map_.parts()
     if "source" not in parts:
@@ -35,8 +35,8 @@ def alignment(map_: Map, reading: Reading) -> list[AlignmentLink]:
 
 
 def aligning_layer(n_layers: int, truth: dict[str, Any] | None) -> tuple[int, str]:
-    """Select the layer whose cross-attention, averaged over heads, aligns words best, and describe
-    the choice.
+    """Return the layer whose cross-attention, averaged over heads, aligns words best, with a
+    sentence that explains the choice.
 
     It is the layer with the highest measured accuracy. Without measurements it is the second to
     last layer, because the last may already attend to the next word (Garg et al. 2019).
@@ -55,8 +55,8 @@ def aligning_layer(n_layers: int, truth: dict[str, Any] | None) -> tuple[int, st
 
 
 def read_pharaoh(line: str, where: str = "the alignment") -> list[AlignmentLink]:
-    """Parse word alignments in Pharaoh format such as `0-0 1-2`: pairs of word numbers from 0,
-    source first."""
+    """Parse word alignments in the Pharaoh format, such as `0-0 1-2`. Return pairs of word indices
+    (source, target), counted from 0."""
     pairs = []
     for entry in line.split():
         source, dash, target = entry.partition("-")
@@ -74,10 +74,11 @@ def aer(
     sure: Iterable[AlignmentLink],
     possible: Iterable[AlignmentLink] = (),
 ) -> float:
-    """Alignment error rate of Och and Ney (2003), from 0 (perfect) to 1 (all wrong).
+    """Return the alignment error rate of Och and Ney (2003), from 0 (perfect) to 1 (all links
+    wrong).
 
-    Sure pairs also count as possible. The rate is 0 if there are no sure pairs and nothing was
-    found.
+    Sure links also count as possible links. The rate is 0 if there are no sure links and no found
+    ones.
     """
     links, certain = set(found), set(sure)
     allowed = certain | set(possible)

@@ -1,4 +1,5 @@
-"""Word timestamps of a transcript, from cross-attention heads that follow the audio or from CTC."""
+"""Word timestamps of a transcript, from the cross-attention heads that follow the audio, or from
+CTC."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from headway.tasks.loaded_run import LoadedRun
 from headway.tasks.readout import as_model
 
 RowRanges = list[tuple[int, int]]
-"""For each output, its first audio frame and the end of its frames (exclusive)."""
+"""First audio frame of each output, and the end of its frames (exclusive)."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,17 @@ class AudioAlignment:
     """Layer and head of each aligning head, best first."""
 
     shares: list[list[float]]
-    """For every head of every layer, the fraction of its attention on a single monotonic path
-    through time."""
+    """Fraction of each head's attention, by layer, that is on a single monotonic path through
+    time."""
 
     rows: RowRanges
 
     coverage: AttentionCoverage
-    """Measured fraction of the aligning heads' attention that is on their path."""
+    """Fraction of the aligning heads' attention that is on the path or in the interval of the word,
+    compared with chance."""
 
     def describe(self) -> str:
-        """Describe how well the heads follow the audio, from the measurements."""
+        """Return sentences for the user about how well the heads follow the audio."""
         held = self.coverage
         shares = (
             f"{held.on_path:.0%} of the attention of these heads is on the line, and "
@@ -64,9 +66,11 @@ class AudioAlignment:
 
 
 def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> AudioAlignment | None:
-    """Align by cross-attention; None for a model without it.
+    """Align outputs with audio frames by cross-attention. Return None without media,
+    cross-attention or outputs.
 
-    `given` are heads that are known to align. By default they are selected on this input.
+    `given`: layer and head of heads that are known to align. None: the best heads are selected on
+    this input.
     """
     media = trace.reading.media
     layers = trace.attention.get("cross")
@@ -93,8 +97,8 @@ def by_heads(trace: Trace, given: list[tuple[int, int]] | None = None) -> AudioA
 
 
 def _n_begin(reading: Reading) -> int:
-    """Number of special tokens, such as language tokens, at the start of an output before its first
-    word."""
+    """Return the number of special tokens, such as language tokens, before the first word of an
+    output."""
     special = reading.last.special
     n = 0
     while n + 1 < len(special) and special[n + 1]:
@@ -104,10 +108,10 @@ def _n_begin(reading: Reading) -> int:
 
 @torch.no_grad()
 def ctc_log_probs(run: LoadedRun, trace: Trace) -> Tensor | None:
-    """CTC log-probabilities of all symbols and, last, of the blank, for each audio frame (frames,
-    symbols).
+    """Return the CTC log-probabilities of all symbols at each audio frame (frames, symbols); the
+    blank is the last symbol.
 
-    Frames of padding are left out. None if the model has no CTC head.
+    Frames of padding are left out. Return None if the model has no CTC head.
     """
     model, media = run.model, trace.reading.media
     has = getattr(run.shape, "ctc", False) or "ctc" in getattr(run.shape, "heads", ())
@@ -121,8 +125,8 @@ def ctc_log_probs(run: LoadedRun, trace: Trace) -> Tensor | None:
 
 
 def by_ctc(logs_SV: Tensor, reading: Reading) -> RowRanges | None:
-    """Align each word token of the output by CTC; None if the text has too many symbols for the
-    audio."""
+    """Align each word token of the output by CTC. Return None if the text has more symbols than the
+    audio can hold."""
     numbers = written_words(reading)
     spoken = [place for place, number in enumerate(numbers) if number >= 0]
     if not reading.writes:
@@ -140,7 +144,8 @@ def by_ctc(logs_SV: Tensor, reading: Reading) -> RowRanges | None:
 def find_word_timings(
     reading: Reading, rows: RowRanges, scores_RC: Tensor | None
 ) -> list[WordTiming]:
-    """Start and end in seconds of each word of the output, from the frames of its tokens."""
+    """Return each word of the output with its start and end in seconds, from the audio frames of
+    its tokens."""
     media = reading.media
     assert media is not None
     numbers = word_of_each(reading)
@@ -157,12 +162,12 @@ def find_word_timings(
 
 
 def at_pauses(media: MediaInput, words: Sequence[WordTiming]) -> list[WordTiming]:
-    """Move word boundaries to pauses in the audio, where there is a clear pause nearby."""
+    """Move each word boundary to a clear pause nearby in the audio, if there is one."""
     return snap_to_pauses(words, waveform_of(media), media.rate)
 
 
 def word_of_each(reading: Reading) -> list[int]:
-    """Index of the word that each output is part of; -1 for special tokens."""
+    """Return the index of the word that each output is part of; -1 for special tokens."""
     if reading.writes:
         return written_words(reading)
     from headway.decode.align import word_numbers
@@ -179,7 +184,7 @@ def _log_probs(reading: Reading, scores_RC: Tensor | None) -> list[float]:
 
 
 def waveform_of(media: MediaInput) -> np.ndarray:
-    """Waveform of a recording, with samples between -1 and 1."""
+    """Return the waveform of a recording as floats between -1 and 1."""
     samples = media.item
     if samples.dtype == np.int16:
         return samples.astype(np.float32) / 32768.0

@@ -1,4 +1,4 @@
-"""Measurements of the same input at every kept checkpoint of a training run."""
+"""Measurements of one input at each kept checkpoint of a training run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from headway.training.checkpoint import Checkpoints
 FINAL = "final"
 
 Measures = dict[str, dict[str, float]]
-"""Measured values by figure, then by line within the figure."""
+"""Measured values by figure, and by line within the figure."""
 
 
 @dataclass(frozen=True)
 class CheckpointStage:
-    """A run with the weights of one moment of its training."""
+    """Copy of a run with the weights of one training step."""
 
     label: str
     step: int
@@ -36,8 +36,10 @@ class CheckpointStage:
 
 
 def checkpoints_of(run: LoadedRun, *, asked: bool = False) -> list[Path]:
-    """Kept checkpoints of a run, oldest first. If `asked`, a run without checkpoints is an
-    error."""
+    """Return the folders of a run's kept checkpoints, oldest first.
+
+    With `asked`, raise an error if there are none.
+    """
     paths = Checkpoints(run.folder, 1, lambda line: None, owner=False).paths()
     if not paths and asked:
         made = "an imported model" if run.imported else f"{run.folder}"
@@ -52,9 +54,9 @@ def checkpoints_of(run: LoadedRun, *, asked: bool = False) -> list[Path]:
 def stages(
     run: LoadedRun, note: Callable[[str], None] = lambda line: None, *, asked: bool = False
 ) -> Iterator[CheckpointStage]:
-    """Yield the run with the weights of each checkpoint, then with its final weights.
+    """Yield the run with the weights of each checkpoint, and last with its final weights.
 
-    Only one model is in memory at a time. Damaged checkpoints are skipped, with a message to
+    Only one checkpoint is in memory at a time. Damaged checkpoints are skipped, with a message to
     `note`.
     """
     last_step = 0
@@ -70,15 +72,19 @@ def stages(
 
 
 def describe_kept(run: LoadedRun) -> str | None:
-    """Origin of the final weights according to the training log, such as `average of the last
-    5`."""
+    """Return the origin of the final weights according to the training log, such as `average of the
+    last 5`; None if it is unknown."""
     ended = history(run).end
     said = ended[-1].get("kept") if ended else None
     return said if isinstance(said, str) else None
 
 
 def _final_step(run: LoadedRun, last: int) -> int:
-    """Training step of the final weights: that of the best checkpoint, or the last step."""
+    """Return the training step of the final weights: that of the best checkpoint if it was kept,
+    otherwise the last step.
+
+    `last`: step to return if there is no training log.
+    """
     named = re.search(r"step-(\d+)", describe_kept(run) or "")
     if named:
         return int(named[1])
@@ -87,7 +93,7 @@ def _final_step(run: LoadedRun, last: int) -> int:
 
 
 def stage_at(run: LoadedRun, checkpoint: Path) -> CheckpointStage:
-    """Load the weights of a checkpoint into a copy of the model."""
+    """Load the weights of a checkpoint into a new model."""
     weights = merge_tensors(Checkpoints.weights(checkpoint), run.settings.lora.alpha)
     model = build_model(run.shape, device=run.device).eval()
     load_weights(model, weights, f"{checkpoint} does not fit the model of {run.folder}.")
@@ -109,8 +115,8 @@ def trace_stages(
     *,
     asked: bool = False,
 ) -> list[tuple[str, int, Trace]]:
-    """Label, training step and trace of every stage. All stages read the output of the final
-    model."""
+    """Return the label, training step and trace of each checkpoint. All of them read the output of
+    the final model."""
     return [
         (stage.label, stage.step, trace(stage.run, reading))
         for stage in stages(run, note, asked=asked)
@@ -118,12 +124,15 @@ def trace_stages(
 
 
 def history(run: LoadedRun) -> History:
-    """Training log of the run; empty if it is missing."""
+    """Return the training log of the run; empty if it is missing."""
     return read_history(run.folder)
 
 
 def measures(now: Trace, final: Trace) -> Measures:
-    """Measure one stage on this input. `final` is the trace of the final model."""
+    """Return the measurements of one checkpoint on this input.
+
+    `final`: trace of the final model on the same input.
+    """
     found: Measures = {"loss": _loss(now, final), "entropy": {}, "pattern": {}}
     for kind, layers in now.attention.items():
         weights_HTS = torch.cat([layer.float() for layer in layers])
@@ -142,20 +151,22 @@ def measures(now: Trace, final: Trace) -> Measures:
 
 
 def entropy(weights_HTS: Tensor) -> float:
-    """Entropy of attention in nats, averaged over heads and queries: 0 for a single token, ln S for
-    uniform attention over S tokens."""
+    """Return the entropy of attention in nats, averaged over heads and queries. It is 0 if each
+    query attends to a single token, and ln S for uniform attention over S tokens."""
     return float(-(weights_HTS * weights_HTS.clamp_min(1e-12).log()).sum(-1).mean())
 
 
 def previous_H(weights_HTS: Tensor) -> Tensor:
-    """Mean attention weight of each head on the previous token; zero for a text of one token."""
+    """Return the mean attention weight of each head on the previous token; zero for a text of one
+    token."""
     if weights_HTS.shape[1] < 2:
         return weights_HTS.new_zeros(len(weights_HTS))
     return weights_HTS.diagonal(-1, dim1=1, dim2=2).mean(-1)
 
 
 def diagonal_H(weights_HTS: Tensor) -> Tensor:
-    """Mean attention weight of each head within one token of the diagonal."""
+    """Return the mean attention weight of each head on the tokens at most one position from the
+    diagonal."""
     _, n_rows, n_columns = weights_HTS.shape
     steps_T = torch.arange(n_rows) * ((n_columns - 1) / max(n_rows - 1, 1))
     near_TS = (torch.arange(n_columns) - steps_T[:, None]).abs() <= 1.0
@@ -163,16 +174,17 @@ def diagonal_H(weights_HTS: Tensor) -> Tensor:
 
 
 def rank_residual(x_TD: Tensor) -> float:
-    """Spread of the token vectors, ‖X − mean‖ / ‖X‖: 0 if all tokens have the same vector."""
+    """Return the relative spread of the token vectors, ‖X − mean‖ / ‖X‖. It is 0 if all tokens have
+    the same vector."""
     x_TD = x_TD.double()
     return float((x_TD - x_TD.mean(0)).norm() / x_TD.norm().clamp_min(1e-30))
 
 
 def linear_cka(x_TD: Tensor, y_TD: Tensor) -> float:
-    """Linear CKA: similarity of two sets of states, invariant to rotation and scale; 1 if they are
-    equal up to these."""
+    """Return the linear CKA of two sets of states: a similarity that is invariant to rotation and
+    scale, from 0 to 1 (equal up to these)."""
     x_TD, y_TD = x_TD.double() - x_TD.double().mean(0), y_TD.double() - y_TD.double().mean(0)
-    # The Gram matrix over tokens is smaller than that over dimensions.
+    # The Gram matrix over tokens is smaller than the one over dimensions.
     x_TT, y_TT = x_TD @ x_TD.T, y_TD @ y_TD.T
     size = x_TT.norm() * y_TT.norm()
     return float((x_TT * y_TT).sum() / size) if size > 0 else 1.0
@@ -185,7 +197,8 @@ def _pattern(kind: str, weights_HTS: Tensor) -> tuple[str, Tensor]:
 
 
 def _loss(now: Trace, final: Trace) -> dict[str, float]:
-    """Mean loss in nats per token of the final model's output; 1 − cosine for embeddings."""
+    """Return the mean loss in nats of the final model's output tokens; for embeddings 1 − cosine
+    with the final embedding."""
     ids = torch.tensor([output.id for output in now.reading.outputs])
     if not len(ids) or now.scores_RC is None or final.scores_RC is None:
         return {}

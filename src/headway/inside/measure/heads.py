@@ -1,12 +1,12 @@
 """Importance, entropy, attention distance and roles of each attention head.
 
-Importance is that of Michel et al. 2019: every head has a gate g = 1, and its importance is the
-mean over texts of |dL/dg|. L is the mean loss of the outputs of a text in nats (for an embedding:
-its length along its own direction). This takes one backward pass per text and no training.
+Importance follows Michel et al. 2019: each head has a gate g = 1, and its importance is the mean
+over texts of |dL/dg|. L is the mean loss of a text's outputs in nats (for an embedding: its length
+along its own direction). It needs one backward pass per text and no training.
 
-Roles follow from where the attention of a head goes: previous token, first token, rare word and
-others. A score is a fraction of attention (or of queries) between 0 and 1. A head has a role if its
-score reaches the threshold of the role in `ROLES` and is at least `LIFT` times the score of uniform
+A role describes where a head attends, such as the previous token, the first token or rare words.
+Its score is a fraction of attention (or of queries) between 0 and 1. A head has a role if the score
+reaches the threshold of the role in `ROLES`, and is at least `LIFT` times the score of uniform
 attention over the same tokens.
 """
 
@@ -33,16 +33,16 @@ from headway.tasks.loaded_run import LoadedRun
 __all__ = ["HeadAnalysis", "HeadMetrics", "heads"]
 
 ALIGNED = 40
-"""Number of texts on which the alignment role is measured. It is low because every output needs a
+"""Number of texts on which the alignment role is measured. It is small because each output needs a
 backward pass."""
 
 REPEATS, PERIOD = 8, 24
-"""Random texts for the induction role: their number, and the tokens that each of them repeats."""
+"""Number of random texts for the induction role, and number of tokens that each text repeats."""
 
 
 @dataclass(frozen=True)
 class HeadMetrics:
-    """Measurements of one head."""
+    """Measurements of one attention head."""
 
     kind: str
     layer: int
@@ -50,26 +50,28 @@ class HeadMetrics:
     """Index of the head among the remaining heads of its layer, from 0."""
 
     number: int
-    """Index of the head in the unpruned model."""
+    """Index of the head in its layer before pruning, from 0."""
 
     importance: float
-    """Importance of Michel et al.: the mean of |dL/dg| over texts, in nats."""
+    """Importance as in Michel et al. 2019: the mean of |dL/dg| over texts, in nats. 0 if it was not
+    measured."""
 
     entropy: float
-    """Entropy of its attention in nats, averaged over queries."""
+    """Entropy of the head's attention in nats, averaged over queries."""
 
     evenness: float
-    """Entropy relative to that of uniform attention: 1 is uniform, 0 is a single token."""
+    """Entropy relative to that of uniform attention: 1 for uniform attention, 0 for attention on a
+    single token."""
 
     distance: float
     """Mean distance in tokens between a query and the keys that it attends to; for cross-attention,
-    from the diagonal."""
+    the distance from the diagonal."""
 
     scores: dict[str, float]
-    """Score of every role that can be measured for this kind of attention."""
+    """Score from 0 to 1 of each role that can be measured for this kind of attention."""
 
     roles: tuple[str, ...]
-    """Roles of the head, highest score relative to its threshold first."""
+    """Roles of the head; the one with the highest score relative to its threshold is first."""
 
     @property
     def name(self) -> str:
@@ -78,19 +80,19 @@ class HeadMetrics:
 
 @dataclass(frozen=True)
 class HeadAnalysis:
-    """Measurements of all heads of a model; `found["cross.0.1"]` is one head."""
+    """Measurements of all attention heads of a model. `found["cross.0.1"]` returns one head."""
 
     heads: tuple[HeadMetrics, ...]
     n_texts: int
     n_outputs: int
     loss: float
-    """Mean loss of the texts in nats, the quantity whose gradients give the importance."""
+    """Mean loss of the texts in nats, whose gradients give the importance."""
 
     source: str = ""
-    """Description of where the texts come from."""
+    """Description of the origin of the texts, for display."""
 
     unit: str = "texts"
-    """Plural name of the inputs in messages, such as "texts" or "images"."""
+    """Plural name of the inputs for display, such as "texts" or "images"."""
 
     def __getitem__(self, name: str) -> HeadMetrics:
         return next(head for head in self.heads if head.name == name)
@@ -99,8 +101,8 @@ class HeadAnalysis:
         return list(dict.fromkeys(head.kind for head in self.heads))
 
     def grid(self, kind: str) -> list[list[float]]:
-        """Importance by layer and head, as nested lists because layers may have different numbers
-        of heads."""
+        """Return the importance by layer and head, as nested lists, because layers may have
+        different numbers of heads."""
         rows: dict[int, list[float]] = {}
         for head in self.heads:
             if head.kind == kind:
@@ -108,8 +110,11 @@ class HeadAnalysis:
         return list(rows.values())
 
     def importance(self, *, normalised: bool = False) -> dict[HeadId, float]:
-        """Importance by head. With `normalised` it is divided by the L2 norm over the layer, as in
-        Michel et al."""
+        """Return the importance of each head.
+
+        With `normalised`, the values are divided by the L2 norm over the layer, as in Michel et al.
+        2019.
+        """
         found = {(h.kind, h.layer, h.head): h.importance for h in self.heads}
         if not normalised:
             return found
@@ -119,7 +124,7 @@ class HeadAnalysis:
         return {h: value / max(squares[h[:2]] ** 0.5, 1e-30) for h, value in found.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values of all measurements."""
+        """Return all measurements as JSON values."""
         return asdict(self)
 
     @classmethod
@@ -204,10 +209,11 @@ class _Passed:
 
 
 def _pass(run: LoadedRun, reading: Reading, change: Intervention, *, gradients: bool) -> _Passed:
-    """Run one text forward and backward, and return measurements of its heads.
+    """Run one text forward and backward, and return the measurements of each layer's heads.
 
-    dL/dg of a head is the sum of output × gradient over its output. Unlike the gradient of the gate
-    itself, it separates the calls of layers that share weights.
+    The gradient dL/dg of a head's gate is computed as the sum of output × gradient over the head's
+    output. Unlike the gradient of the gate itself, this separates the calls of layers that share
+    weights.
     """
     with (
         torch.set_grad_enabled(gradients),
@@ -258,7 +264,7 @@ class _Layer:
             sees_T = sees_T.minimum(torch.arange(n_rows) + 1.0)
         most_T = sees_T.log()
         means.add("evenness", entropy_HT[:, most_T > 0].sum(1), float(most_T.sum()))
-        # In self-attention the diagonal is the token itself.
+        # In self-attention, the diagonal is the token itself.
         own_T = torch.arange(n_rows) * (1.0 if kind.name != "cross" else n_columns / n_rows)
         distance_TS = (torch.arange(n_columns) - own_T[:, None]).abs()
         means.add("distance", (weights_HTS * distance_TS).sum((1, 2)), n_rows)
@@ -288,11 +294,10 @@ class _Layer:
 
 
 def _align(run: LoadedRun, reading: Reading, change: Intervention) -> tuple[list[int], list[int]]:
-    """For each output that is a word, return its position and the source token on which it depends
-    most.
+    """Return the position of each output word, and the source token on which it depends most.
 
-    That is the token with the largest |gradient × input| of the log-probability, summed over the
-    embedding.
+    That is the token with the largest |gradient × input| of the word's log-probability, summed over
+    the embedding. Special tokens and punctuation are left out.
     """
     if "source" not in reading.streams:
         return [], []
@@ -321,7 +326,7 @@ def _is_apart(run: LoadedRun, output: TracedOutput) -> bool:
 
 @torch.no_grad()
 def _repeat(run: LoadedRun, seen: dict[tuple[str, int], _Layer], change: Intervention) -> None:
-    """Measure the induction and duplicate roles on random tokens that are repeated."""
+    """Measure the induction and duplicate roles on repeated random tokens."""
     tokenizer = run.vocab.target
     random = torch.Generator().manual_seed(0)
     ordinary = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.specials]
@@ -342,8 +347,8 @@ def _repeat(run: LoadedRun, seen: dict[tuple[str, int], _Layer], change: Interve
 
 
 LIFT = 2.0
-"""Least ratio to uniform attention: in a short text even uniform attention can reach a
-threshold."""
+"""Minimum ratio to the score of uniform attention, because in a short text even uniform attention
+can reach a threshold."""
 
 
 @dataclass(frozen=True)
@@ -352,7 +357,7 @@ class Role:
     threshold: float
     meaning: str
     mark: str
-    """Abbreviation of one or two letters for charts."""
+    """Abbreviation of one or two letters, for charts."""
 
 
 ROLES = {
@@ -372,11 +377,14 @@ ROLES = {
              "tokens", "D"),
     )
 }  # fmt: skip
-"""Roles of attention heads by name, with the score threshold of each and its meaning."""
+"""Roles of attention heads by name, with their score thresholds and meanings."""
 
 
 def roles_of(scores: Mapping[str, float], even: Mapping[str, float]) -> tuple[str, ...]:
-    """Roles of a head, the clearest first. `even` has the scores of uniform attention."""
+    """Return the roles of a head, with the highest score relative to its threshold first.
+
+    `even`: scores of uniform attention on the same texts.
+    """
     found = [
         (score / ROLES[name].threshold, name)
         for name, score in scores.items()
@@ -386,7 +394,7 @@ def roles_of(scores: Mapping[str, float], even: Mapping[str, float]) -> tuple[st
 
 
 class RunningMeans:
-    """Running means of values per head, by the name of the measurement."""
+    """Running means of values per head, by name of the measurement."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
@@ -402,8 +410,7 @@ class RunningMeans:
 
 
 class TokenFrequencies:
-    """Token counts in the measured texts. Of equally frequent tokens, the one with the higher id is
-    rarer."""
+    """Token counts in the measured texts, for finding the rarest token of a text."""
 
     def __init__(self, readings: Iterable[Reading]) -> None:
         self.counts: defaultdict[str, Counter[int]] = defaultdict(Counter)
@@ -412,8 +419,11 @@ class TokenFrequencies:
                 self.counts[name].update(stream.ids)
 
     def rarest(self, stream: TokenStream) -> int | None:
-        """Position of the rarest token of a text; None for media, whose positions have no token
-        ids."""
+        """Return the position of a text's rarest token; None for media, whose positions have no
+        token ids.
+
+        Of equally frequent tokens, the one with the higher id counts as rarer.
+        """
         places = [
             place
             for place, (piece, apart) in enumerate(zip(stream.pieces, stream.special, strict=True))
@@ -432,9 +442,10 @@ def is_punctuation(piece: str) -> bool:
 def add_places(
     means: RunningMeans, even: RunningMeans, weights_HTS: Tensor, *, causal: bool
 ) -> None:
-    """Add scores of self-attention on the previous, the next, the same and the first token.
+    """Add the scores of self-attention on the previous token, the next token, the token itself and
+    the first token.
 
-    Only queries for which these tokens differ are counted.
+    Only queries for which these four tokens differ are counted.
     """
     n_rows = weights_HTS.shape[1]
     rows_R = torch.arange(min(2, n_rows), n_rows)
@@ -460,7 +471,7 @@ def add_columns(
     *,
     causal: bool,
 ) -> None:
-    """Add scores of attention on end tokens and punctuation, and on the rarest token."""
+    """Add the scores of attention on end tokens and punctuation, and on the rarest token."""
     n_rows, n_columns = weights_HTS.shape[1:]
     ends = [
         place
@@ -500,8 +511,10 @@ def add_alignment(
 def add_repeats(
     means: RunningMeans, even: RunningMeans, weights_HTS: Tensor, start: int, period: int
 ) -> None:
-    """Add scores for the second of two copies of `period` random tokens; the first copy begins at
-    `start`."""
+    """Add the scores of attention from the second copy of repeated random tokens to the first.
+
+    `start`: position of the first copy. `period`: number of tokens in a copy.
+    """
     rows_R = torch.arange(start + period, start + 2 * period - 1)
     means.add("duplicate", weights_HTS[:, rows_R, rows_R - period].sum(1), len(rows_R))
     means.add("induction", weights_HTS[:, rows_R, rows_R - period + 1].sum(1), len(rows_R))

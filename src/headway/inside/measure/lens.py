@@ -1,12 +1,12 @@
 """Logit lens and tuned lens: the prediction that the model would make from each layer.
 
-The logit lens passes the hidden states after each layer directly to the final norm and the task's
-own head. This shows how words (or classes, or tags) emerge, and from which layer the prediction no
-longer changes.
+The logit lens passes the hidden states after each layer directly to the final norm and the output
+head of the task. It shows how words (or classes, or tags) emerge, and from which layer the
+prediction no longer changes.
 
-The tuned lens first passes them through an affine map per layer, which predicts the state of the
-last layer. The maps are fitted to the predictions of the last layer (Belrose et al. 2023). Each map
-starts as the plain logit lens, and remains so if the fit does not help on validation lines.
+The tuned lens first passes the states through an affine map per layer, which predicts the state of
+the last layer. The maps are fitted to the predictions of the last layer (Belrose et al. 2023). Each
+map starts as the plain logit lens, and remains so if the fit does not help on validation lines.
 """
 
 from __future__ import annotations
@@ -58,25 +58,28 @@ __all__ = ["LogitLens", "TunedLens", "lens", "tune"]
 WITH_NGRAMS = "with n-grams"
 
 TOP = 5
-"""Number of most probable candidates that are stored for each layer."""
+"""Number of most probable candidates stored for each output and layer: enough to see the
+alternatives."""
 
 
 @dataclass(frozen=True)
 class LogitLens:
-    """Predictions by layer, from the embedding (0) to the last layer; rows of tensors are outputs.
+    """Predictions by layer, from the embedding (0) to the last layer.
 
-    A model with an n-gram model has one more layer with the combined prediction.
+    If the model contains an n-gram model, there is one more layer with the combined prediction.
+    Axes of the tensors: L layers, R outputs, K candidates, C classes or words.
     """
 
     outputs: tuple[TracedOutput, ...]
     layers: tuple[str, ...]
-    """Names of the layers."""
+    """Display names of the layers."""
 
     how: str
-    """Sentence for the user: how the hidden states of a layer are converted to a prediction."""
+    """Explanation for the user, in one sentence, of how the hidden states of a layer are converted
+    to a prediction."""
 
     scores_RC: Tensor
-    """Scores of the last layer, which are the prediction of the model."""
+    """Scores of the last layer, which is the prediction of the model."""
 
     top_LRK: Tensor
     """Ids of the most probable words or labels at each layer; empty if the output is an
@@ -86,21 +89,22 @@ class LogitLens:
     """Probabilities of `top_LRK`."""
 
     rank_LR: Tensor
-    """Rank of the final output at each layer: 1 is the most probable."""
+    """Rank of the model's output at each layer; 1 is the most probable."""
 
     chosen_LR: Tensor
-    """Probability of the final output at each layer; for an embedding its cosine with the final
+    """Probability of the model's output at each layer. For an embedding: cosine with the final
     embedding."""
 
     kl_LR: Tensor
-    """Kullback-Leibler divergence from the final prediction in nats; for independent labels the
-    mean over them."""
+    """Kullback–Leibler divergence in nats from the final prediction at each layer; for independent
+    labels the mean over the labels."""
 
     @property
     def decided(self) -> tuple[int | None, ...]:
-        """For each output, the first layer from which on it is the most probable.
+        """First layer from which each output is the most probable candidate up to the last layer.
 
-        None if it never is, because a search or neighbouring tags decide.
+        None for an output that is not the most probable even at the last layer, because a search or
+        neighbouring tags decided.
         """
         first_R = []
         for rank_L in self.rank_LR.T.tolist():
@@ -116,8 +120,8 @@ class LogitLens:
 
 @torch.no_grad()
 def lens(run: LoadedRun, text: str | Reading | Trace, tuned: TunedLens | None = None) -> LogitLens:
-    """Apply the logit lens: predict from each layer. The prediction at the last layer is the
-    model's.
+    """Apply the logit lens: predict from each layer. The prediction at the last layer is that of
+    the model.
 
     Args:
         run: The run, opened by `load`.
@@ -192,14 +196,14 @@ def _how(part: StackPart) -> str:
 
 
 FEWEST = 20
-"""Minimum number of lines for fitting a tuned lens: with fewer, too few remain for validation and
-test."""
+"""Minimum number of lines for fitting a tuned lens. With fewer, a tenth of them is too few for
+validation and test."""
 
 MOST = 2000
-"""Limit on the examples of a corpus; more change the fit little."""
+"""Maximum number of corpus examples for the fit; more examples change the fit little."""
 
 STEPS, LOOKS = 320, 16
-"""Steps of the fit, and how often it is validated."""
+"""Number of steps of the fit, and number of validations during the fit."""
 
 ROWS = 128
 """Approximate number of tokens per step of the fit."""
@@ -212,22 +216,23 @@ SHRINK = 0.02
 rate."""
 
 HIDDEN = 0.15
-"""Fraction of tokens that are masked to fit the lens of a masked language model, close to BERT's 15
-%."""
+"""Fraction of tokens that are masked to fit the lens of a masked language model; about the 15 % of
+BERT's training."""
 
 
 @dataclass(frozen=True)
 class TunedLens:
-    """Fitted affine maps: layer l is read as x + x·matrix + shift. The last layer has no map."""
+    """Tuned lens: one affine map per layer, x + x·matrix + shift. The last layer has no map."""
 
     matrix_LDD: Tensor
     shift_LD: Tensor
     plain_L: Tensor
-    """KL divergence of the plain logit lens from the last layer in nats, on held-out lines; for
-    reconstructions the mean squared difference."""
+    """KL divergence in nats between the plain logit lens of each layer and the last layer, on
+    held-out lines. For reconstructions: mean squared difference."""
 
     tuned_L: Tensor
-    """KL divergence of the tuned lens, measured like `plain_L`."""
+    """KL divergence between the tuned lens of each layer and the last layer, on held-out lines. For
+    reconstructions: mean squared difference."""
 
     n_lines: int
     n_held_out: int
@@ -236,7 +241,8 @@ class TunedLens:
         return x_ND + x_ND @ self.matrix_LDD[layer] + self.shift_LD[layer]
 
     def check(self, n_layers: int, width: int) -> None:
-        """Raise an error if this lens was fitted for another model."""
+        """Raise an error if the shape of this lens does not match the model's number of layers and
+        width."""
         if self.shift_LD.shape != (n_layers, width):
             mine = " × ".join(map(str, self.shift_LD.shape))
             raise UserError(
@@ -281,7 +287,8 @@ class TunedLens:
 
 
 LineStates = Tensor
-"""States of one example that the output head reads (layers, tokens, width)."""
+"""Hidden states of one example at the positions that the output head reads (layers, tokens,
+width)."""
 
 AffineMaps = tuple[Tensor, Tensor]
 """Matrices and shifts of the affine maps of all layers."""
@@ -354,8 +361,11 @@ def _fit(
 
 @torch.no_grad()
 def _divergence(run: LoadedRun, lines: list[LineStates], maps: AffineMaps | None) -> Tensor:
-    """Mean divergence of each layer but the last from the last layer, over all outputs of the
-    lines."""
+    """Return the mean divergence of each layer's prediction from that of the last layer, over all
+    outputs of the lines.
+
+    `maps`: affine maps of a tuned lens; None: plain logit lens.
+    """
     found = [_batch_divergence(run, batch, maps) for batch in _batches(lines)]
     return torch.cat(found, dim=1).mean(1)
 
@@ -377,7 +387,7 @@ def _map(x_ND: Tensor, maps: AffineMaps | None, layer: int) -> Tensor:
 
 
 def _read_out(run: LoadedRun, x_ND: Tensor, layout: Layout) -> Read:
-    """Apply the final norm and the output head to states of any layer."""
+    """Apply the final norm and the output head to hidden states of any layer."""
     norm = Anatomy.of(run.model).stacks[-1].stack.final_norm
     x_ND = x_ND if norm is None else norm(x_ND)
     return readout_of(run.settings).of(run.model, HiddenStates(x_ND, layout))
@@ -402,7 +412,7 @@ def _batches(lines: list[LineStates]) -> Iterator[list[LineStates]]:
 def _line(
     run: LoadedRun, text: str | MediaInput, number: int, rng: np.random.Generator
 ) -> LineStates:
-    # A language model reads the line and generates nothing; other models decode without a beam.
+    # A language model reads the line and generates nothing. Other models decode without a beam.
     gaps = run.spec.fills_masks
     if gaps and not isinstance(text, str):
         reading = read_masked(run, text, number)
@@ -420,8 +430,8 @@ def _line(
 
 
 def _with_gaps(reading: Reading, run: LoadedRun, rng: np.random.Generator) -> Reading:
-    """Mask some tokens at random, as in training; gaps that the text already has are kept
-    instead."""
+    """Mask some tokens at random, as in training. A text that already has masked tokens is
+    unchanged."""
     tokenizer, text = run.vocab.source, reading.last
     if tokenizer.mask in text.ids:
         return reading

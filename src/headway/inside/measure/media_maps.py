@@ -1,7 +1,7 @@
-"""Attention of each output to the patches of an image or the frames of a recording.
+"""Maps from each output to the patches of an image or the frames of a recording, per attention head
+or over all layers.
 
-There are maps of every head and maps over all layers. Rows are outputs; columns are patches or
-audio frames.
+Rows of a map are outputs; columns are patches or audio frames.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headway.inside.measure.maps.rollout import rollout
 from headway.tasks.loaded_run import LoadedRun
 
 SLOPE_WORK, HIDE_WORK, PATH_WORK = 6_000, 3_000, 400
-"""Limits on outputs times input positions, above which a map is made only with `slow`: for
-gradients, occlusion and integrated gradients."""
+"""Maximum products of outputs and input positions for gradients, occlusion and integrated
+gradients. Larger maps are made only with `slow`."""
 
 STEPS = 64
-"""Limit on the steps of integrated gradients: images have many positions, so each step is
-expensive."""
+"""Maximum number of steps of integrated gradients. Images have many positions, so each step is
+slow."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class MediaMapMethod:
     key: str
     label: str
     how: str
-    """Explanation of the method in one sentence."""
+    """Explanation of the method for the user, in one sentence."""
 
 
 METHODS = {
@@ -70,14 +70,17 @@ METHODS = {
 
 
 def input_attention_kind(reading: Reading) -> str:
-    """Name of the attention that reads the input: cross-attention, or the self-attention of the
-    only stack."""
+    """Return the kind of attention that reads the input: `cross`, or `self` in a model with a
+    single stack."""
     return "cross" if "target" in reading.streams else "self"
 
 
 def head_weights(run: LoadedRun | None, trace: Trace) -> list[Tensor]:
-    """Attention weights from each output to the input positions (heads, outputs, positions), for
-    each layer; empty without attention."""
+    """Return the attention weights from each output to each input position (heads, outputs,
+    positions), for each layer.
+
+    The list is empty for a model without attention.
+    """
     reads_RT = readout_RT(run, trace.reading)
     layers = trace.attention.get(input_attention_kind(trace.reading), [])
     return [reads_RT @ layer.float() for layer in layers]
@@ -86,10 +89,10 @@ def head_weights(run: LoadedRun | None, trace: Trace) -> list[Tensor]:
 def all_layer_maps(
     run: LoadedRun | None, trace: Trace, change: Intervention, *, slow: bool
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Make the maps that cover all layers (outputs, positions) by key; also return which were left
-    out, and why.
+    """Return the maps that cover all layers (outputs, positions) by key, and the reason for each
+    omitted map by its label.
 
-    `slow` includes expensive maps.
+    `slow`: also make slow maps of large inputs.
     """
     source = trace.reading.sides(input_attention_kind(trace.reading))[1]
     by_attention = run is None or Anatomy.of(run.model).by_attention
@@ -122,9 +125,9 @@ def all_layer_maps(
 
 
 def word_groups(reading: Reading) -> list[dict[str, Any]]:
-    """Words of the output, each with the indices of its outputs.
+    """Return the words of the output, each with the indices of its outputs.
 
-    A label is one word; special tokens are separate words.
+    A label is one word, and each special token is a separate word.
     """
     numbers = written_words(reading)
     groups: list[dict[str, Any]] = []

@@ -1,8 +1,8 @@
 """Nearest tokens of a corpus, by hidden states or by active features.
 
-The search is exact: every token of the corpus is compared. States are first centred by their mean
-over the corpus, because in most models all states share a large component that makes all of them
-similar.
+The search is exact, because every token of the corpus is compared. States are first centred by
+their mean over the corpus: in most models all states share a large component, which makes all of
+them similar.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from headway.inside.measure.features.dictionary import FeatureDictionary
 from headway.tasks.loaded_run import LoadedRun
 
 MAX_TOKENS = 50_000
-"""Limit on the tokens of an index: at width 512, they take 50 MB per layer in half precision."""
+"""Maximum number of tokens in an index. At width 512 they take 50 MB per layer in half
+precision."""
 
 AT_ONCE = 8192
-"""Tokens per matrix product; the stored f16 vectors are converted to f32 only for one product at a
-time."""
+"""Number of tokens per matrix product. Vectors are stored in half precision and converted to fp32
+for one product at a time."""
 
 Float32Array = NDArray[np.float32]
 
@@ -41,7 +42,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class TokenIndex:
-    """Index of corpus tokens by their states at one site.
+    """Index of corpus tokens by their hidden states at one site.
 
     Special tokens at the ends of texts are left out.
     """
@@ -50,13 +51,13 @@ class TokenIndex:
     site: Site
     texts: list[Passage]
     where_N2: NDArray[np.int32]
-    """Passage and position of each token."""
+    """Index of the passage and position in the passage of each token."""
 
     unit_ND: NDArray[np.float16]
     length_N: Float32Array
     middle_D: Float32Array
     factors: FeatureDictionary | None = None
-    """If given, tokens are compared by activations of these features instead of states."""
+    """Features by whose activations tokens are compared; None: by hidden states."""
 
     @classmethod
     def of(
@@ -69,7 +70,10 @@ class TokenIndex:
         factors: FeatureDictionary | None = None,
         max_tokens: int = MAX_TOKENS,
     ) -> TokenIndex:
-        """Make an index of one layer (0: the embedding) of a stack, by default the last stack."""
+        """Return an index of one layer of a stack.
+
+        `layer`: 0 is the embedding. `stack`: name of the stack; None: the last stack.
+        """
         sites = sites_of(run.model)
         wanted = (sites[-1][0] if stack is None else stack, layer)
         if wanted not in sites:
@@ -85,7 +89,7 @@ class TokenIndex:
         return stream_of(self.run.model, self.site)
 
     def nearest(self, trace: Trace, stream: str, place: int, top: int = 10) -> list[Neighbour]:
-        """Find the corpus tokens most similar to one token of a traced text, nearest first."""
+        """Return the corpus tokens most similar to one token of a traced text, nearest first."""
         if stream != self.stream:
             raise UserError(
                 f"this index contains tokens of the {self.stream}, not of the {stream}."
@@ -94,7 +98,7 @@ class TokenIndex:
         return self.nearest_to(self.rows(x_1D.detach()), top)[0]
 
     def rows(self, x_ND: torch.Tensor) -> Float32Array:
-        """Centred vectors whose cosines compare states of this site."""
+        """Return centred vectors for states of this site, whose cosines are the similarities."""
         if self.factors is not None:
             x_ND = self.factors.codes(x_ND, self.site)
         return np.asarray(x_ND.float().numpy() - self.middle_D, np.float32)
@@ -117,7 +121,8 @@ class TokenIndex:
         return np.concatenate(parts, axis=1)
 
     def strongest(self, factor: int, top: int = 10) -> list[tuple[float, int, int]]:
-        """Tokens on which a feature is most active: activation, passage and position."""
+        """Return the tokens on which a feature is most active, as tuples of activation, passage and
+        position."""
         if self.factors is None:
             raise UserError(
                 "this index contains states, not factors. To search by factor, create an index "
@@ -132,7 +137,7 @@ class TokenIndex:
     def token_context(
         self, passage: int, place: int, before: int = 8, behind: int = 5
     ) -> TokenContext:
-        """Format a token of the corpus with its context."""
+        """Return a token of the corpus with its context."""
         first, end = max(0, place - before), place + behind + 1
         return self.texts[passage].token_context(self.stream, place, first, end)
 
@@ -146,7 +151,7 @@ def build_indexes(
     factors: FeatureDictionary | None = None,
     max_tokens: int = MAX_TOKENS,
 ) -> dict[Site, TokenIndex]:
-    """Make indexes of several sites in one pass over the corpus."""
+    """Return indexes of several sites, made in one pass over the corpus."""
     corpus = lines if isinstance(lines, Corpus) else Corpus.of_lines(lines)
     decoding = any(stream_of(run.model, site) == "target" for site in sites)
     texts = passages(run, corpus, min(max_tokens, MAX_TOKENS), write=decoding)

@@ -1,4 +1,4 @@
-"""Effects of single n-grams and of the neural layers on the output, for a model that has both."""
+"""Effects of single n-grams, and of the neural layers, on the output of a model that has both."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ INSIDE = "(inside a word)"
 
 @dataclass(frozen=True)
 class NgramEffects:
-    """Effects of n-grams and layers on one output.
+    """Effects of n-grams and neural layers on one output.
 
-    For a single label the effect is on its margin: its score minus the mean score of the others.
-    For independent labels it is on the label's own score, and for a number on its distance from the
-    training mean. The effects add up to that margin, score or distance.
+    For a single label, effects are on its margin, which is its score minus the mean score of the
+    others. For independent labels they are on the label's own score. For a number they are on its
+    distance from the training mean. All effects add up to this margin, score or distance.
     """
 
     probs: dict[str, Tensor]
-    """Probabilities of all labels (C), or the number (1), by part of the model; the whole model is
-    last."""
+    """Probabilities of all labels (C), or the predicted number (1), by part of the model. The whole
+    model is last."""
 
     grams: tuple[tuple[str, float], ...]
-    """N-grams with their effects, strongest first."""
+    """Display names of n-grams with their effects, strongest first."""
 
     bias: float
-    """Effect of the n-gram model on a text without known n-grams (its bias)."""
+    """Effect of the n-gram model's bias, which is its effect on a text without known n-grams."""
 
     layers: float
     """Effect of the neural layers."""
 
     tokens_T: Tensor
-    """Effects of n-grams by token: the effect of an n-gram is divided among its tokens."""
+    """Effect of n-grams by token. The effect of an n-gram is divided among its tokens."""
 
 
 @torch.no_grad()
 def ngram_effects(run: LoadedRun, trace: Trace) -> list[NgramEffects]:
-    """Compute the effects of n-grams on each output; empty for a model without n-grams."""
+    """Return the effects of n-grams on each output; empty for a model without n-grams."""
     table, reading, change = ngram_table(run.model), trace.reading, trace.change
     if table is None:
         return []
@@ -100,7 +100,8 @@ def ngram_effects(run: LoadedRun, trace: Trace) -> list[NgramEffects]:
 
 
 def _answers(run: LoadedRun, scores_C: Tensor) -> Tensor:
-    """Probabilities (C) of labels or tags, or the number (1), from scores."""
+    """Return the probabilities of labels or tags (C), or the predicted number (1), from their
+    scores."""
     if run.spec.is_tagging:
         return scores_C.double().softmax(-1)
     return label_type_of(run.settings, run.settings.labels).predictions(scores_C.double()[None])[0]
@@ -116,7 +117,8 @@ def _margin(scores_XC: Tensor, label: int) -> Tensor:
 
 
 def name_of(gram: NgramOccurrence, reading: Reading) -> str:
-    """Text of an n-gram for display, and the form of the tokens that it matches."""
+    """Return the display name of an n-gram: its text, and the form of the tokens by which it was
+    matched."""
     stream, name, before = reading.last, "", -2
     if gram.view is None and reading.is_single_label and len(gram.places) > 1:
         firsts = {stream.pieces[seen[0]] for seen in gram.places}

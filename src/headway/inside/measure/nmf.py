@@ -1,7 +1,8 @@
 """Non-negative matrix factorization of activations (Lee and Seung 2001, multiplicative updates).
 
-Ecco introduced it for the feed-forward activations of one text. As there, negative activations are
-set to zero first, because gelu and similar functions are slightly negative when they are off.
+Ecco introduced it for the feed-forward activations of one text. As in Ecco, negative activations
+are first set to zero, because activation functions such as gelu are slightly negative for inactive
+neurons.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 SMALL = 1e-12
-"""Added to divisors, so that a factor that is zero stays zero instead of becoming NaN."""
+"""Constant added to divisors, so that a factor that is zero stays zero instead of becoming NaN."""
 
 STILL = 1e-5
 """Relative improvement over ten steps below which the iteration stops."""
@@ -20,13 +21,13 @@ STILL = 1e-5
 
 @dataclass(frozen=True)
 class Nmf:
-    """Factorization `x_TF` ≈ `weights_TK @ parts_KF`, with the strongest factor first."""
+    """Factorization `x_TF` ≈ `weights_TK @ parts_KF`. The strongest factor is first."""
 
     weights_TK: Tensor
     """Weight of each factor for each token (tokens, factors)."""
 
     parts_KF: Tensor
-    """Composition of each factor (factors, features); every row has norm 1."""
+    """Features of each factor (factors, features). Each row has norm 1."""
 
     errors: tuple[float, ...]
     """Reconstruction error relative to |x|², before the first step and after each step."""
@@ -40,7 +41,7 @@ class Nmf:
 def nmf(x_TF: Tensor, n: int, *, steps: int = 200, seed: int = 1) -> Nmf:
     """Factorize the positive part of `x_TF` into `n` factors.
 
-    The reconstruction error never increases. The same seed gives the same factors.
+    The reconstruction error never increases. Equal seeds give equal factors.
     """
     x_TF = x_TF.detach().float().clamp(min=0).cpu()
     total = float(x_TF.square().sum())

@@ -1,7 +1,8 @@
-"""Positional encodings of a model and their measured properties.
+"""Positional encodings of a model, and their measured properties.
 
-Learned and sinusoidal encodings are added to the embeddings; rotary ones rotate queries and keys;
-ALiBi and relative ones are biases that are added to the scores, by distance.
+Learned and sinusoidal encodings are added to the embeddings. Rotary encodings rotate queries and
+keys. ALiBi and relative encodings are biases that depend on distance and are added to the attention
+scores.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from headway.models.parts.text import TextFront
 from headway.nn.positions import Alibi, Learned, Relative, Rotary, Sinusoidal, sinusoids
 
 MOST_PLACES = 512
-"""Limit on the positions of a table that are measured: enough to show the end of a usual table, and
-fast."""
+"""Maximum number of positions of an encoding that are measured: enough to show the end of a usual
+table, and fast."""
 
 STILL = 0.1
-"""Smallest range of a dimension that distinguishes positions, for encodings with values between -1
-and 1."""
+"""Minimum range of values over positions for a dimension that distinguishes positions, in encodings
+with values from -1 to 1."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +36,24 @@ class PositionCode:
 
     stacks: tuple[str, ...]
     table_PD: Tensor | None = None
-    """One row per position; for a rotary encoding the cosines of its angles, then the sines."""
+    """Encoding of each position (rows); for a rotary encoding, the cosines of its angles and then
+    the sines. None for a bias."""
 
     rate_I: Tensor | None = None
-    """Radians per position of each pair of dimensions, for sinusoidal and rotary encodings."""
+    """Radians per position of each pair of dimensions; None unless the encoding is sinusoidal or
+    rotary."""
 
     bias_HR: Tensor | None = None
-    """Bias of each head at each of the `distances`, which is added to the attention scores."""
+    """Bias that each head adds to the attention scores at each of the `distances`; None unless the
+    encoding is a bias."""
 
     distances: tuple[int, ...] = ()
-    """Distances for which `bias_HR` is given: key position minus query position."""
+    """Distances of the columns of `bias_HR`, as key position minus query position."""
 
     @property
     def pairs(self) -> tuple[list[int], list[int]]:
-        """Columns of the table that hold sines and cosines, in the order of `rate_I`."""
+        """Indices of the columns of `table_PD` with sines and with cosines, in the order of
+        `rate_I`."""
         assert self.rate_I is not None
         half = len(self.rate_I)
         first, second = list(range(half)), list(range(half, 2 * half))
@@ -59,13 +64,14 @@ class PositionCode:
         return list(range(0, 2 * half, 2)), list(range(1, 2 * half, 2))
 
     def of_length(self, n_places: int) -> PositionCode:
-        """Return the encoding with only the first positions."""
+        """Return the encoding of only the first positions."""
         assert self.table_PD is not None
         return replace(self, table_PD=self.table_PD[:n_places])
 
 
 def codes(model: nn.Module, n_places: int = MOST_PLACES) -> list[PositionCode]:
-    """Collect all positional encodings of the model; empty if it has none."""
+    """Return all positional encodings of the model, with at most `n_places` positions each; empty
+    if it has none."""
     found = [code for part in Anatomy.of(model).stacks for code in _codes_of(part, n_places)]
     merged: list[PositionCode] = []
     for code in found:
@@ -127,16 +133,18 @@ class PositionKernel:
     """Similarity of the encodings of two positions as a function of their distance."""
 
     value_R: Tensor
-    """Mean cosine of two positions at each distance; 1 at distance 0."""
+    """Mean cosine of the encodings of two positions at each distance; 1 at distance 0."""
 
     spread_R: Tensor
-    """Standard deviation of this cosine over positions; zero if only the distance matters."""
+    """Standard deviation of the cosine over positions, at each distance; 0 if the cosine depends
+    only on the distance."""
 
     twin: float
-    """Distance between the encodings of the two most similar positions, scaled to length 1."""
+    """Euclidean distance between the encodings of the two most similar positions, which are scaled
+    to norm 1."""
 
     twin_apart: int
-    """Number of positions between the two most similar ones; a large value means that the encoding
+    """Number of positions between the two most similar ones. A large value means that the encoding
     repeats."""
 
     spearman: float
@@ -163,37 +171,38 @@ def kernel(table_PD: Tensor) -> PositionKernel:
 
 
 def slow_share(code: PositionCode, n_places: int) -> float:
-    """Fraction of the dimensions that hardly change over `n_places` positions, so that embeddings
-    can use them."""
+    """Return the fraction of dimensions that hardly change over the first `n_places` positions and
+    so remain free for embeddings."""
     assert code.table_PD is not None
     table_PD = code.table_PD[:n_places]
     range_D = table_PD.amax(0) - table_PD.amin(0)
-    # Trained encodings have any scale. Half the range that a tenth of the dimensions exceed takes
-    # the place of 1.
+    # Trained encodings have any scale. Half the range that a tenth of the dimensions exceed
+    # replaces 1.
     size = float(range_D.quantile(0.9)) / 2 if code.rate_I is None else 1.0
     return float((range_D < STILL * size).float().mean())
 
 
 @dataclass(frozen=True)
 class PositionUse:
-    """How much the trained weights use each dimension, compared with the positional encoding."""
+    """How much the trained weights use each dimension, in comparison with the positional
+    encoding."""
 
     code_D: Tensor
-    """Variance of each dimension of the encoding over positions; for a rotary encoding its
+    """Variance of each dimension of the encoding over positions. For a rotary encoding: its
     rates."""
 
     use_D: Tensor
-    """Variance of each dimension of the token embeddings; for a rotary encoding the norms of query
-    times key weights."""
+    """Variance of each dimension of the token embeddings. For a rotary encoding: norms of the query
+    weights times norms of the key weights."""
 
     spearman: float
-    """Rank correlation of `code_D` and `use_D`. Negative: embeddings use the dimensions in which
-    the encoding changes little."""
+    """Rank correlation of `code_D` and `use_D`. If it is negative, embeddings mainly use dimensions
+    in which the encoding changes little."""
 
 
 @torch.no_grad()
 def position_use(model: nn.Module, code: PositionCode, n_places: int) -> PositionUse | None:
-    """Measure the use of dimensions in the first stack with this encoding; None for encodings
+    """Return the use of dimensions in the first stack with this encoding; None for encodings
     without dimensions."""
     part = Anatomy.of(model).stack(code.stacks[0])
     if code.table_PD is None:
@@ -209,7 +218,7 @@ def position_use(model: nn.Module, code: PositionCode, n_places: int) -> Positio
 
 
 def _pair_sizes(part: StackPart) -> Tensor:
-    """Norm of the query weights times that of the key weights, for each rotating pair of
+    """Return the norm of the query weights times that of the key weights, for each rotating pair of
     dimensions."""
     sizes = []
     for block in part.blocks:
@@ -224,30 +233,30 @@ def _pair_sizes(part: StackPart) -> Tensor:
 
 
 def _spearman(one: Tensor, other: Tensor) -> float:
-    """Spearman's rank correlation, or 0 if it is undefined."""
+    """Return Spearman's rank correlation, or 0 if it is undefined."""
     return spearman(one.double().numpy(), other.double().numpy()) or 0.0
 
 
 @dataclass(frozen=True)
 class ShiftTest:
-    """Test whether a matrix maps the encoding of position p to that of p + k, the same one for all
-    p."""
+    """Test whether one matrix maps the encoding of position p to that of p + k, for all p."""
 
     k: int
     exact: float | None
-    """Largest error of the rotation matrix with the known frequencies, in fp32; None without
-    frequencies."""
+    """Largest error of the rotation matrix with the known frequencies, in fp32. None if the
+    encoding has no frequencies."""
 
     fitted: float
     """Relative error of a matrix fitted by least squares, on the positions that it was fitted
     to."""
 
     tested: float
-    """Relative error of the fitted matrix on later positions: whether it generalizes."""
+    """Relative error of the fitted matrix on later positions, which shows whether it
+    generalizes."""
 
     blocks: float | None
-    """Relative error on later positions of a matrix fitted in 2×2 blocks, one per frequency; None
-    without frequencies."""
+    """Relative error on later positions of a matrix fitted in 2×2 blocks, one per frequency. None
+    if the encoding has no frequencies."""
 
 
 def shift(code: PositionCode, k: int = 1) -> ShiftTest:
@@ -275,8 +284,8 @@ def shift(code: PositionCode, k: int = 1) -> ShiftTest:
 
 
 def rotation(code: PositionCode, k: int) -> Tensor:
-    """Rotation matrix R_k with code(p + k) = R_k · code(p): each pair is rotated by k times its
-    rate."""
+    """Return the rotation matrix R_k with code(p + k) = R_k · code(p). Each pair of dimensions is
+    rotated by k times its rate."""
     assert code.table_PD is not None
     assert code.rate_I is not None
     sines, cosines = code.pairs

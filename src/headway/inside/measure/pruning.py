@@ -1,5 +1,5 @@
-"""Physical pruning of attention heads: the smaller model computes the same as with these heads set
-to zero."""
+"""Physical pruning of attention heads. The smaller model computes the same outputs as the original
+model with these heads set to zero."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ from headway.storage import replace_file
 from headway.tasks.loaded_run import LoadedRun
 
 HeadId = tuple[str, int, int]
-"""Identity of a head: kind of attention, layer and head. Heads are counted from 0 among the
-remaining ones."""
+"""Kind of attention, layer and index of a head. Heads are counted from 0 among the remaining heads
+of the layer."""
 
 
 def name_of(head: HeadId) -> str:
-    """Name of a head in data files, such as `cross.1.3`, counted from 0."""
+    """Return the name of a head in data files, such as `cross.1.3`; layers and heads are counted
+    from 0."""
     return ".".join(map(str, head))
 
 
 def all_heads(settings: ModelSettings) -> list[HeadId]:
-    """List all attention heads of a model; those of layers that share weights are listed once."""
+    """Return all attention heads of a model. Heads of layers that share weights are listed once."""
     return [
         (kind, layer, head)
         for kind, n_layers in settings.attention_layers.items()
@@ -49,9 +50,9 @@ def all_heads(settings: ModelSettings) -> list[HeadId]:
 
 
 def removable_groups(settings: ModelSettings) -> list[tuple[HeadId, ...]]:
-    """Group the heads that can only be removed together, because they share keys and values.
+    """Return groups of heads that can only be removed together, because they share keys and values.
 
-    If all heads share a single key head, each query head is a group of its own.
+    If all heads share a single key-value head, each query head is a group of its own.
     """
     found: list[tuple[HeadId, ...]] = []
     for kind, of_kind in groupby(all_heads(settings), key=itemgetter(0)):
@@ -64,7 +65,7 @@ def removable_groups(settings: ModelSettings) -> list[tuple[HeadId, ...]]:
 def remaining_heads(settings: ModelSettings, gone: Collection[HeadId]) -> KeptHeads:
     """Return the heads that remain after pruning.
 
-    An unknown head, or an attention layer that would have no heads left, is an error.
+    Unknown heads are an error. So are attention layers that would lose all their heads.
     """
     known = set(all_heads(settings))
     for head in gone:
@@ -95,7 +96,8 @@ def _numbers(settings: ModelSettings, kind: str, layer: int) -> tuple[int, ...]:
 
 
 def _no_head(settings: ModelSettings, head: HeadId) -> str:
-    """Error message for an unknown head, which lists the existing heads, counted from 1."""
+    """Return the error message for an unknown head, which gives the existing kinds, layers or
+    heads, counted from 1."""
     kind, layer, number = head
     layers = settings.attention_layers
     gone = f"there is no head {number + 1} in layer {layer + 1} of {kind} attention. "
@@ -111,10 +113,10 @@ def _no_head(settings: ModelSettings, head: HeadId) -> str:
 def select_heads(
     order: Sequence[tuple[HeadId, ...]], n_heads: int, settings: ModelSettings
 ) -> frozenset[HeadId]:
-    """Select at most `n_heads` heads from the front of `order`, but never all heads of an attention
+    """Return at most `n_heads` heads from the front of `order`, but never all heads of an attention
     layer.
 
-    A group of heads that does not fit is skipped, so the result may be smaller.
+    A group of heads that does not fit is skipped, so the result may have fewer heads.
     """
     left: dict[tuple[str, int], int] = {}
     for kind, layer, _ in all_heads(settings):
@@ -129,7 +131,8 @@ def select_heads(
 
 
 def prunable(settings: ModelSettings, kind: str | None = None) -> int:
-    """Largest number of heads that can be removed, of one kind of attention or of all.
+    """Return the maximum number of heads that can be removed, of one kind of attention or (None) of
+    all.
 
     Every attention layer keeps at least one group of heads.
     """
@@ -138,8 +141,10 @@ def prunable(settings: ModelSettings, kind: str | None = None) -> int:
 
 
 def prune_heads(model: nn.Module, settings: ModelSettings, gone: Iterable[HeadId]) -> nn.Module:
-    """Build a new model without these heads on the same device. `settings` are those of the
-    original model."""
+    """Return a new model without these heads, on the same device.
+
+    `settings`: settings of the original model.
+    """
     kept = remaining_heads(settings, frozenset(gone))
     small = build_model(replace(settings, kept_heads=kept), device=next(model.parameters()).device)
     names = {part: name for name, part in model.named_modules() if isinstance(part, Attention)}
@@ -156,7 +161,7 @@ def prune_heads(model: nn.Module, settings: ModelSettings, gone: Iterable[HeadId
 
 
 def _cut(weights: dict[str, Tensor], where: str, attention: Attention, heads: list[int]) -> None:
-    """Keep the weights of only these heads in one attention layer."""
+    """Remove the weights of all heads but these from one attention layer."""
     sharing, width = attention.n_heads // attention.n_kv_heads, attention.d_head
     groups = list(dict.fromkeys(head // sharing for head in heads))
     chosen = dict(zip("qkv", (heads, groups, groups), strict=True))
@@ -177,7 +182,7 @@ def _cut(weights: dict[str, Tensor], where: str, attention: Attention, heads: li
 
 
 def save_pruned(run: LoadedRun, gone: Iterable[HeadId], out: Path, *, compact: bool = True) -> None:
-    """Write a run folder with the remaining heads, the same settings and the tokenizer.
+    """Write a run folder with the pruned model, its settings and the tokenizer.
 
     With `compact`, a run in 8 bits stays in 8 bits. The settings are written last, so that a folder
     with settings is complete.

@@ -1,5 +1,5 @@
-"""Pruning curves: the task's metric after removing more and more attention heads, and a comparison
-of two runs."""
+"""Pruning curves (the task's metric after more and more attention heads are removed), and a
+comparison of two runs."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ from headway.tasks.scores import Scores
 from headway.tasks.task import InferenceRequest, find_task
 
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9)
-"""Default fractions of heads to remove: six show the shape of the curve, and each needs an
+"""Default fractions of heads to remove. Six points show the shape of the curve, and each needs an
 evaluation."""
 
 CURVE = "heads.json"
-"""File in a run folder with the measurements of its attention heads and its pruning curve."""
+"""Name of the file in a run folder with the measurements of attention heads and the pruning
+curve."""
 
 ORDERS = ("importance", "random", "most important first")
 
@@ -51,15 +52,15 @@ class PruningPoint:
     """Order in which heads were removed, one of `ORDERS`."""
 
     kind: str
-    """Kind of attention from which heads were removed; `all` for every kind."""
+    """Kind of attention from which heads were removed, or `all`."""
 
     share: float
-    """Fraction of heads to remove as requested. At least one head of each attention layer is
-    kept."""
+    """Requested fraction of heads to remove. Fewer may be removed, because each attention layer
+    keeps at least one head."""
 
     gone: int
     score: float
-    """Score of the task's metric, in its own unit."""
+    """Score of the task's metric, in the unit of the metric."""
 
     loss: float | None = None
 
@@ -73,7 +74,7 @@ class PruningCurve:
     higher_is_better: bool
     n_heads: int
     data: str = ""
-    """Description of the test data."""
+    """Description of the test data, for display."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -86,7 +87,7 @@ class PruningCurve:
 def order_units(
     settings: ModelSettings, worth: Mapping[HeadId, float], kind: str = "all"
 ) -> list[tuple[HeadId, ...]]:
-    """Sort groups of heads by their summed importance, least important first.
+    """Return groups of heads sorted by their summed importance, least important first.
 
     Layers that share weights count with the sum of their importances.
     """
@@ -100,7 +101,8 @@ def order_units(
 def least_important(
     settings: ModelSettings, found: HeadAnalysis, n_heads: int, kind: str | None = None
 ) -> frozenset[HeadId]:
-    """Select the `n_heads` least important heads, of one kind of attention or of all kinds."""
+    """Return the `n_heads` least important heads, of one kind of attention or (None) of all
+    kinds."""
     return select_heads(order_units(settings, found.importance(), kind or "all"), n_heads, settings)
 
 
@@ -120,12 +122,11 @@ def curve(
     orders: Sequence[str] = ("importance", "random"),
     note: Callable[[str], None] = lambda line: None,
 ) -> PruningCurve:
-    """Measure the task's metric of physically pruned runs, on test data as `headway evaluate` reads
-    it.
+    """Return the task's metric of physically pruned runs, on test data that is read as in `headway
+    evaluate`.
 
-    `kinds` limits pruning to one kind of attention at a time. By default a translator is measured
-    for each of its three kinds and for `all`. Orders other than importance are measured only for
-    `all`.
+    `kinds`: kinds of attention to prune, one at a time. By default, a translator is measured for
+    each of its three kinds and for `all`. Orders other than importance are measured only for `all`.
     """
     layers = run.shape.attention_layers
     chosen = ["all", *(layers if len(layers) > 1 else ())] if kinds is None else list(kinds)
@@ -167,7 +168,8 @@ def _queue(
 def measure_without(
     run: LoadedRun, files: DataSettings, gone: Collection[HeadId]
 ) -> tuple[float, float | None]:
-    """Score of the task's metric and, if available, the loss of the run without these heads."""
+    """Return the task's metric of the run without these heads, and its loss, or None if the loss is
+    not measured."""
     with work_folder() as folder:
         save_pruned(run, gone, folder, compact=False)
         found = evaluate_quietly(folder, files)
@@ -175,8 +177,10 @@ def measure_without(
 
 
 def evaluate_quietly(folder: Path, files: DataSettings, **decode: Any) -> Scores:
-    """Evaluate a run like `headway evaluate`, without printing. `decode` overrides decoding
-    settings."""
+    """Evaluate a run like `headway evaluate`, but without printing.
+
+    `decode`: decoding settings that replace those of the run.
+    """
     opened = open_run(folder, device="cpu")
     settings = replace(opened.settings, decode=replace(opened.settings.decode, **decode))
     with contextlib.redirect_stderr(io.StringIO()):
@@ -184,7 +188,7 @@ def evaluate_quietly(folder: Path, files: DataSettings, **decode: Any) -> Scores
 
 
 def main_score(spec: Spec, found: Scores) -> float:
-    """Value of the task's main metric."""
+    """Return the value of the task's main metric."""
     return found[spec.headline.name]
 
 
@@ -212,18 +216,19 @@ def load_head_analysis(folder: Path) -> tuple[HeadAnalysis, PruningCurve | None]
 
 
 ROUNDS = 5
-"""Timing rounds, in which the two runs alternate so that other load on the machine affects both."""
+"""Number of timing rounds, in which the two runs alternate so that other load on the machine
+affects both."""
 
 TIMED = 32
 """Number of texts in a timing round."""
 
 PROMPT, WRITTEN = 8, 32
-"""Number of prompt tokens and of generated tokens when timing a language model."""
+"""Number of prompt tokens, and of generated tokens, when a language model is timed."""
 
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One measurement of two compared runs."""
+    """One measurement in a comparison of two runs."""
 
     name: str
     before: float
@@ -235,10 +240,10 @@ class ComparisonRow:
 def find_examples(
     run: LoadedRun, given: Sequence[str] | None, files: DataSettings | None, *, needed: bool
 ) -> tuple[list[Reading], str]:
-    """Find examples for measuring heads, and describe their origin.
+    """Return examples for measuring heads, and a description of their origin.
 
-    They come from the given files, else from the run's own data, else from a test set. The test set
-    is the last resort because the score is also measured on it.
+    They come from the given files, otherwise from the run's own data, otherwise from a test set.
+    The test set is the last choice, because the score is measured on it as well.
     """
     if given:
         where = ", ".join(given)
@@ -267,7 +272,7 @@ def prune_run(
     run: LoadedRun, gone: Collection[HeadId], out: Path, readings: Sequence[Reading],
     files: DataSettings | None,
 ) -> list[ComparisonRow]:  # fmt: skip
-    """Write the run without these heads to a new folder, and compare it with the original."""
+    """Write the run without these heads to a new folder, and compare it with the original run."""
     with new_folder(out) as folder:
         save_pruned(run, gone, folder)
     return compare(run, open_plain(out), readings, files)
@@ -276,8 +281,10 @@ def prune_run(
 def compare(
     before: LoadedRun, after: LoadedRun, readings: Sequence[Reading], files: DataSettings | None
 ) -> list[ComparisonRow]:
-    """Compare two runs. `readings` are for loss and speed, `files` are test data for the task's
-    metric."""
+    """Compare two runs in size, loss, speed and the task's metric.
+
+    `readings`: examples for loss and speed. `files`: test data for the metric.
+    """
     lines = [
         ComparisonRow("parameters", count_parameters(before.model), count_parameters(after.model)),
         ComparisonRow(
@@ -300,7 +307,7 @@ def compare(
 
 @torch.no_grad()
 def mean_loss(run: LoadedRun, readings: Sequence[Reading]) -> float:
-    """Mean over texts of the mean loss of each text's outputs."""
+    """Return the mean over texts of the mean loss of each text's outputs."""
     losses = [-float(run_reading(run, reading).log_probs_R.mean()) for reading in readings]
     return sum(losses) / len(losses)
 
@@ -326,8 +333,10 @@ def _speeds(
 
 
 def _in_turns(*jobs: Callable[[], float]) -> list[float]:
-    """Measure the speed of each job in tokens per second, in alternating rounds. A job returns its
-    number of tokens."""
+    """Return the speed of each job in tokens per second, measured in alternating rounds.
+
+    A job is a function that returns its number of tokens.
+    """
     for job in jobs:
         job()  # the first time is slower
     speeds: list[list[float]] = [[] for _ in jobs]
@@ -372,7 +381,7 @@ def _predicting(run: LoadedRun, readings: Sequence[Reading]) -> Callable[[], flo
 
 
 def _question(reading: Reading) -> str | LoadedInput:
-    """Input of a reading in the form that predictors accept."""
+    """Return the input of a reading in the form that predictors accept."""
     if reading.media is not None:
         return LoadedInput(reading.media.name, reading.media.item)
     return " ".join(reading.text.split())

@@ -1,9 +1,9 @@
-"""Walkthrough of one token through one layer, with all numbers of your own model.
+"""Walkthrough of one token through one layer, with all the numbers that the model computed.
 
-A walkthrough is a list of steps with input vectors, an output vector and the weights between them,
-so that a reader or a page can recompute each step. The block layouts of `nn/block.py` are repeated
-here, because each needs its own explanations and a norm that is fused with a sum has no tap. The
-result is checked against the trace, so that the two cannot diverge.
+A walkthrough is a list of steps, each with input vectors, an output vector and the weights between
+them, so that a page can recompute the step. The block layouts of `nn/block.py` are repeated here,
+because each needs its own explanations, and because a norm that is fused with a sum has no tap. The
+result is checked against the trace, so that the two implementations cannot diverge.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from headway.nn.norms import LayerNorm
 from headway.tasks.loaded_run import LoadedRun
 
 WEIGHTS = 48_000
-"""Limit on the weights that a walkthrough stores: about 100 kB of a page."""
+"""Maximum number of weights that a walkthrough stores, which is about 100 kB of a page."""
 
 WalkRequest = tuple[str, int | None, int | None, int | None]
-"""Token to follow: kind of attention, layer, head and position, counted from 0. None selects the
+"""Kind of attention, layer, head and position to follow, counted from 0. None selects the
 default."""
 
 
@@ -45,26 +45,27 @@ class LayerWalk:
     at: WalkPosition
     stack: str
     heads: dict[str, int]
-    """Index of the head that is followed, for each kind of attention in the layer."""
+    """Index of the attention head to follow, for each kind of attention in the layer."""
 
     focus: dict[str, int]
-    """Position with the largest attention weight, for each kind of attention."""
+    """Position with the largest attention weight of the followed head, for each kind of
+    attention."""
 
     vectors: dict[str, Tensor]
     """Vectors by name, with the values that the model computed."""
 
     labels: dict[str, str]
-    """Symbol of each vector in formulas."""
+    """Symbol of each vector in formulas, by the vector's name."""
 
     steps: list[WalkStep]
 
 
 @torch.no_grad()
 def walk(run: LoadedRun, found: Trace, at: WalkRequest | None = None) -> LayerWalk:
-    """Walk one token through one layer.
+    """Return the walkthrough of one token through one layer.
 
-    By default it is the last output token, the middle layer, and the head with the largest weight
-    on another word.
+    By default, it follows the last output token, the middle layer, and the head with the largest
+    weight on another word.
     """
     anatomy = Anatomy.of(run.model)
     place = _place(anatomy, found, at)
@@ -104,8 +105,8 @@ def _place(anatomy: Anatomy, found: Trace, at: WalkRequest | None) -> WalkPositi
 
 
 def _last_word(found: Trace) -> int:
-    """Position of the last output token before the end token, otherwise of the last word in the
-    text."""
+    """Return the position of the last output token before the end token; without outputs, of the
+    last word of the text."""
     reading = found.reading
     rows = [output.row for output in reading.outputs if output.row is not None]
     if rows:
@@ -116,7 +117,7 @@ def _last_word(found: Trace) -> int:
 
 
 def _sharpest(anatomy: Anatomy, found: Trace, kind: str, place: WalkPosition) -> int:
-    """Head with the largest attention weight on a word other than the token itself."""
+    """Return the head with the largest attention weight on a word other than the token itself."""
     columns = anatomy.kind(kind).columns
     weights_HS = found.attention[kind][place.layer][:, place.row].clone()
     weights_HS[:, list(found.reading.streams[columns].special)] = 0
@@ -133,7 +134,8 @@ def _memory(anatomy: Anatomy, found: Trace, block: Block) -> Tensor | None:
 
 
 class _LayerTour:
-    """Steps through a layer in its block layout (pre-norm, post-norm or parallel)."""
+    """Builds the steps of a token through a layer in its block layout (pre-norm, post-norm or
+    parallel)."""
 
     def __init__(
         self,
@@ -217,11 +219,11 @@ class _LayerTour:
 
 
 TOKENS = 24
-"""Number of tokens whose keys and values are stored. For the others only attention scores and
+"""Number of tokens whose keys and values are stored. Of the other tokens, only attention scores and
 weights are."""
 
 NEURONS = 8
-"""Number of feed-forward neurons that are shown, those that add most; the others are summed."""
+"""Number of feed-forward neurons that are shown: those that add most. The others are summed."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ class HeadAtToken:
     row: int
 
     read_SD: Tensor
-    """Input of the keys and values: the stream of the token, or the encoder output in
+    """Input of the keys and values: states of the token's own stream, or the encoder output in
     cross-attention."""
 
     weights_HS: Tensor
@@ -242,7 +244,7 @@ class HeadAtToken:
 
     values_SGK: Tensor
     off: frozenset[int]
-    """Heads that are switched off."""
+    """Indices of the disabled heads."""
 
     @property
     def group(self) -> int:
@@ -251,12 +253,15 @@ class HeadAtToken:
 
     @property
     def focus(self) -> int:
-        """Position with the largest attention weight."""
+        """Position with the largest attention weight of this head."""
         return int(self.weights_HS[self.head].argmax())
 
     def matrix(self, part: str) -> tuple[Tensor, Tensor | None]:
-        """Rows of the weights, and of the bias if there is one, that compute `q`, `k` or `v` of
-        this head."""
+        """Return the weights and the bias (or None) that compute the queries, keys or values of
+        this head.
+
+        `part`: `q`, `k` or `v`.
+        """
         attention, number = self.attention, "qkv".index(part)
         first = attention.d_head * (self.head if part == "q" else self.group)
         here = slice(first, first + attention.d_head)
@@ -269,8 +274,7 @@ class HeadAtToken:
 
 
 def attention_steps(story: WalkBuilder, at: HeadAtToken, source: str) -> str:
-    """Add the steps of an attention layer, from the vector `source` of a token to the sum of all
-    heads."""
+    """Add the steps of an attention layer, from the vector of a token to the sum of all heads."""
     kind, number = at.kind, at.focus + 1
     q = _project(story, at, "q", source, (f"{kind}.q", "q"), f"Query of head {at.head + 1}",
                    "The token's vector times the query matrix of this head.")  # fmt: skip
@@ -303,7 +307,7 @@ def _project(
 def _normed_and_rotated(
     story: WalkBuilder, at: HeadAtToken, name: str, label: str, place: int
 ) -> str:
-    """Add the norm and the rotation of a query or a key, if the model has them."""
+    """Add steps for the norm and the rotation of a query or a key, if the model has them."""
     norm = at.attention.norm_q if label == "q" else at.attention.norm_k
     if norm is not None:
         words = "This model normalizes queries and keys."
@@ -320,7 +324,7 @@ def _normed_and_rotated(
 
 
 def _keys(at: HeadAtToken) -> Tensor:
-    """Keys of this head as the model computes them (S K)."""
+    """Return the keys of this head as the model computes them (S K)."""
     weight_KD, bias_K = at.matrix("k")
     k_SK = nn.functional.linear(at.read_SD, weight_KD, bias_K)
     if at.attention.norm_k is not None:
@@ -330,7 +334,8 @@ def _keys(at: HeadAtToken) -> Tensor:
 
 
 def _attend(story: WalkBuilder, at: HeadAtToken, q: str) -> str:
-    """Add the attention scores, the softmax weights, and the weighted sum of the values."""
+    """Add steps for the attention scores, the softmax weights, and the weighted sum of the
+    values."""
     kind, weights_S = at.kind, at.weights_HS[at.head]
     seen_S = weights_S.nonzero().squeeze(1)
     shown_S = seen_S[strongest(weights_S[seen_S], TOKENS)]
@@ -366,7 +371,7 @@ def _attend(story: WalkBuilder, at: HeadAtToken, q: str) -> str:
 
 
 def _bias(at: HeadAtToken, order_S: Tensor) -> Tensor:
-    """Relative position bias of the attention scores of this head."""
+    """Return the bias that this head adds to the attention scores by relative position."""
     bias = at.attention.scope.bias
     if bias is None or at.kind == "cross":
         return torch.zeros(len(order_S))
@@ -428,13 +433,13 @@ def feed_forward_steps(story: WalkBuilder, part: FeedForward, source: str) -> st
 
 
 def subscript(number: int) -> str:
-    """Format a number in subscript digits."""
+    """Return a number in subscript digits."""
     return "".join("₀₁₂₃₄₅₆₇₈₉"[int(digit)] for digit in str(number))
 
 
 ROUGH = 3e-4
-"""Largest error that weights stored in 16 bits may cause, relative to the largest value of a
-vector."""
+"""Maximum error from storing weights in 16 bits, relative to the largest value of a vector. Above
+it, weights have 32 bits."""
 
 VectorName = tuple[str, str]
 """Name of a vector, and its symbol in formulas."""
@@ -443,11 +448,11 @@ VectorName = tuple[str, str]
 @dataclass(frozen=True)
 class WalkStep:
     kind: str
-    """Kind of the step: start, norm, linear, rotary, scores, softmax, mix, activation or add."""
+    """Kind of step: start, norm, linear, rotary, scores, softmax, mix, activation or add."""
 
     title: str
     words: str
-    """Explanation in one sentence."""
+    """Explanation of the step for the user, in one sentence."""
 
     inputs: tuple[str, ...]
     out: str
@@ -462,8 +467,8 @@ class WalkBuilder:
     them."""
 
     room: int
-    """Limit on the weights of a matrix that are stored. Of larger matrices only the strongest rows
-    are."""
+    """Maximum number of weights stored of one matrix. Of a larger matrix, only the rows with the
+    strongest outputs are stored."""
 
     vectors: dict[str, Tensor] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
@@ -481,7 +486,7 @@ class WalkBuilder:
         return step.out
 
     def norm(self, norm: nn.Module, source: str, out: VectorName, words: str) -> str:
-        """Add a step for a norm: of a layer, or of a head's queries or keys."""
+        """Add a step for the norm of a layer, or of a head's queries or keys."""
         made = self.vector(out, norm(self.vectors[source][None])[0])
         parts = {name: value.detach() for name, value in norm.named_parameters()}
         centred = isinstance(norm, LayerNorm)
@@ -493,9 +498,10 @@ class WalkBuilder:
         self, source: str, matrix: tuple[Tensor, Tensor | None], out: VectorName, true_E: Tensor,
         title: str, words: str,
     ) -> str:  # fmt: skip
-        """Add a step for a matrix with an optional bias, whose result is `true_E`.
+        """Add a step for a matrix with an optional bias.
 
-        Of a large matrix only the strongest rows are stored; the other outputs are taken as given.
+        `true_E`: result that the model computed. Of a large matrix, only the rows with the
+        strongest outputs are stored, and the other outputs are taken from `true_E`.
         """
         weight_ED, bias_E = (None if part is None else part.detach().float() for part in matrix)
         assert weight_ED is not None
@@ -512,8 +518,10 @@ class WalkBuilder:
 
     def mix(self, shares: str, vectors_SD: Tensor, rest_D: Tensor, out: VectorName, true_D: Tensor,
             about: tuple[str, str], **numbers: Any) -> str:  # fmt: skip
-        """Add a step for a weighted sum of vectors; `rest_D` is the sum of those that are not
-        stored."""
+        """Add a step for a weighted sum of vectors.
+
+        `vectors_SD`: stored vectors. `rest_D`: weighted sum of the vectors that are not stored.
+        """
         made, shares_S = self.vector(out, true_D), self.vectors[shares]
         kept_SD = vectors_SD.detach().half()
         if not _fine(shares_S @ kept_SD.float(), shares_S @ vectors_SD, true_D):
@@ -527,7 +535,7 @@ class WalkBuilder:
 
 
 def strongest(values_E: Tensor, most: int) -> Tensor:
-    """Indices of the largest values, in order; all indices if there is room."""
+    """Return the sorted indices of the `most` values with the largest magnitude."""
     if len(values_E) <= most:
         return torch.arange(len(values_E))
     return values_E.abs().topk(most).indices.sort().values

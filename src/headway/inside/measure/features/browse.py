@@ -1,8 +1,8 @@
-"""Browsable data of each feature: contexts where it is active, activation by layer, effect on the
-output.
+"""Browsable data of each feature: contexts in which it is active, activation by layer, and effect
+on the output.
 
 The activation of a feature at a token is its largest code over the layers. Its frequency is counted
-in the layer where it is strongest on average. States are scaled to a mean norm of one, so that
+in the layer in which it is strongest on average. States are scaled to a mean norm of one, so that
 activations can be compared across layers.
 """
 
@@ -25,44 +25,45 @@ from headway.inside.measure.features.recovery import measure_fidelity
 from headway.tasks.loaded_run import LoadedRun
 
 BEFORE, BEHIND = 10, 6
-"""Tokens of context that are shown before and after the token with the strongest activation."""
+"""Number of tokens shown before and after the token with the strongest activation."""
 
 CONTEXTS = 8
-"""Contexts per feature: enough to see what they have in common, few enough for a small file."""
+"""Number of contexts per feature: enough to see a pattern, few enough for a small file."""
 
 
 @dataclass(frozen=True)
 class ActivationContext:
-    """A place where a factor is active."""
+    """Context in a passage in which a feature is active."""
 
     passage: int
-    """Index of the passage among the searched ones."""
+    """Index of the passage among the searched passages."""
 
     stream: str
     place: int
     first: int
     values: tuple[float, ...]
-    """Activations of the tokens in the context, which begins at position `first`."""
+    """Activation of the feature at each token of the context, which begins at position `first`."""
 
 
 @dataclass(frozen=True)
 class FeatureActivations:
-    """All activations in the searched text, as a table sorted by feature, then by row."""
+    """All activations of features in the searched text, sorted by feature and then by token."""
 
     factor_E: NDArray[np.int64]
     row_E: NDArray[np.int64]
     value_E: NDArray[np.float32]
     passage_N: NDArray[np.int64]
-    """Index of the passage of each row."""
+    """Index of the passage that each token belongs to."""
 
     place_N: NDArray[np.int64]
     stream_N: NDArray[np.int64]
-    """Index of the stream of each row; `place_N` is the position in that stream."""
+    """Index of the stream that each token belongs to; `place_N` is its position in that stream."""
 
     totals: _Totals
 
     def of(self, factor: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the rows in which a feature is active, and its activations there."""
+        """Return the tokens at which a feature is active, as indices into `passage_N`, and its
+        activations there."""
         first, last = np.searchsorted(self.factor_E, [factor, factor + 1])
         return self.row_E[first:last], self.value_E[first:last]
 
@@ -74,7 +75,7 @@ def browse(
     test: Sequence[Passage],
     note: Callable[[str], None],
 ) -> FeatureDictionary:
-    """Return the dictionary with measured figures, and with browsable data of every feature."""
+    """Return the dictionary with its measured figures, and with browsable data of each feature."""
     note("finding where the factors are active")
     looked = _some(texts, found.settings.n_browse)
     fired = collect_activations(run, found, looked)
@@ -100,7 +101,7 @@ def browse(
 
 
 def _some(texts: Sequence[Passage], tokens: int) -> list[Passage]:
-    """Select passages evenly spaced over the whole text, with about `tokens` tokens in total."""
+    """Return evenly spaced passages with about `tokens` tokens in total."""
     total = sum(text.n_tokens for text in texts)
     every = max(1, round(total / tokens))
     return list(texts[::every])
@@ -110,10 +111,9 @@ def _some(texts: Sequence[Passage], tokens: int) -> list[Passage]:
 def collect_activations(
     run: LoadedRun, found: FeatureDictionary, texts: Sequence[Passage]
 ) -> FeatureActivations:
-    """Run the texts through the model and collect every activation.
+    """Run the texts through the model and collect every positive activation.
 
-    The table holds only positive activations, so its memory does not grow with the number of
-    features.
+    Zeros are not stored, so the size of the table does not depend on the number of features.
     """
     device = next(run.model.parameters()).device
     totals = _Totals(len(found.sites), found.n)
@@ -147,7 +147,7 @@ def collect_activations(
 
 
 class _Totals:
-    """Sum of the codes, and number of positive codes, by site and feature."""
+    """Sums of the codes, and counts of the positive codes, by site and feature."""
 
     def __init__(self, n_sites: int, n: int) -> None:
         self.sum_SA = np.zeros((n_sites, n))
@@ -165,8 +165,8 @@ class _Totals:
 
     @property
     def fires_A(self) -> NDArray[np.float64]:
-        """Fraction of the tokens on which each feature is active, in the layer where it is
-        strongest on average."""
+        """Fraction of tokens on which each feature is active, in the layer in which it is strongest
+        on average."""
         site_1A = self.profile_SA.argmax(0)[None]
         share_SA = self.fired_SA / np.maximum(self.words_S1, 1)
         return np.take_along_axis(share_SA, site_1A, 0)[0]
@@ -175,7 +175,8 @@ class _Totals:
 def contexts_of(
     fired: FeatureActivations, factor: int, streams: Sequence[str]
 ) -> list[ActivationContext]:
-    """Contexts with the strongest activations of a feature, at most one per passage."""
+    """Return the contexts with the strongest activations of a feature, at most one per passage and
+    stream."""
     rows, values = fired.of(factor)
     found: list[ActivationContext] = []
     taken = set[tuple[int, int]]()
@@ -205,11 +206,11 @@ def _entry(
     profile_S: NDArray[np.float64],
     fires: float,
 ) -> dict[str, Any]:
-    """Make the browsable data of a feature.
+    """Return the browsable data of a feature.
 
-    `fires` is the fraction of tokens on which it is active, `strength` the largest activation,
-    `profile` the mean activation by site, `site` the index of the strongest site, and `contexts`
-    the tokens with their activations.
+    `fires`: fraction of tokens on which it is active. `strength`: largest activation. `profile`:
+    mean activation by site. `site`: index of the strongest site. `contexts`: tokens with their
+    activations.
     """
     return {
         "fires": round(fires, 6),

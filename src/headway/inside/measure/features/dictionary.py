@@ -1,8 +1,8 @@
-"""Dictionary of features (transformer factors): directions whose sparse sums approximate the states
-of all layers.
+"""Dictionary of features (transformer factors), which are directions whose sparse sums approximate
+the states of all layers.
 
 The states of each layer are centred and scaled to a mean norm of one, with statistics of that
-layer. So one dictionary serves all layers, and no layer dominates.
+layer. One dictionary can therefore serve all layers, and no layer dominates.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ VERSION = 1
 """Version of the file format."""
 
 HELD_OUT = 10
-"""Every tenth passage is held out for measurements."""
+"""Distance between held-out passages: every tenth passage is used for measurements, and not for
+learning."""
 
 Note = Callable[[str], None]
 
@@ -50,20 +51,21 @@ Note = Callable[[str], None]
 class FeatureDictionary:
     settings: DictionaryLearning
     sites: tuple[Site, ...]
-    """Sites (stack and layer) whose states were learned; profiles have one number for each."""
+    """Sites (stack and layer) from whose states the features were learned. Profiles have one number
+    per site."""
 
     coder: Coder
     mean_SD: Tensor
     scale_S: Tensor
     figures: dict[str, Any] = field(default_factory=dict)
-    """Explained variance, active features per token, dead features and recovered loss, on held-out
-    text."""
+    """Measurements on held-out text: explained variance, active features per token, dead features
+    and recovered loss."""
 
     entries: tuple[dict[str, Any], ...] = ()
-    """Browsable data of each feature, made by `browse.py`."""
+    """Browsable data of each feature, made by `browse.py`; empty before `browse`."""
 
     run: dict[str, Any] = field(default_factory=dict)
-    """Identity of the model that the features belong to."""
+    """Facts that identify the model in which the features were learned."""
 
     @property
     def atoms_AD(self) -> Tensor:
@@ -74,7 +76,7 @@ class FeatureDictionary:
         return len(self.coder.atoms_AD)
 
     def codes(self, x_ND: Tensor, site: Site) -> Tensor:
-        """Activations of all features for states of one site."""
+        """Return the activations of all features for states of one site."""
         s = self.sites.index(site)
         return self.coder.codes((x_ND.float() - self.mean_SD[s]) / self.scale_S[s])
 
@@ -83,7 +85,8 @@ class FeatureDictionary:
         return self.coder.reconstruct(code_NA) * self.scale_S[s] + self.mean_SD[s]
 
     def contribution(self, factor: int, code_N: Tensor, site: Site) -> Tensor:
-        """Vector that one feature adds to the states of one site."""
+        """Return the vectors that a feature with activations `code_N` adds to the states of a
+        site."""
         s = self.sites.index(site)
         return code_N[:, None] * self.atoms_AD[factor] * self.scale_S[s]
 
@@ -100,10 +103,10 @@ class FeatureDictionary:
             )
 
     def most_effective(self, n: int) -> list[int]:
-        """Features with the largest effect on the output.
+        """Return the indices of the features with the largest effect on the output.
 
-        They alternate between layers: the most effective feature of each layer, then the second of
-        each layer, and so on.
+        They alternate between layers: first the most effective feature of each layer, then the
+        second of each layer, and so on.
         """
         strong = [a for a, entry in enumerate(self.entries) if entry["effect"] is not None]
         strong.sort(key=lambda a: -self.entries[a]["effect"]["kl"])
@@ -239,7 +242,7 @@ def learn_dictionary(
     learning: DictionaryLearning,
     note: Note = lambda text: None,
 ) -> FeatureDictionary:
-    """Learn the dictionary without measured figures and browsable data."""
+    """Learn the dictionary, without measuring it or collecting browsable data."""
     rows_RD, site_R = sample_states(run, texts, sites, learning)
     mean_SD, scale_S = moments(rows_RD, site_R, len(sites))
     rows_RD.sub_(mean_SD[site_R]).div_(scale_S[site_R, None])
@@ -279,7 +282,7 @@ def learn_dictionary(
 
 
 def moments(rows_RD: Tensor, site_R: Tensor, n_sites: int) -> tuple[Tensor, Tensor]:
-    """Mean state of each site, and mean norm of its centred states."""
+    """Return the mean state of each site, and the mean norm of its centred states."""
     mean_SD = torch.zeros(n_sites, rows_RD.shape[1])
     scale_S = torch.ones(n_sites)
     for site in range(n_sites):

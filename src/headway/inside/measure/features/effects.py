@@ -1,4 +1,5 @@
-"""Effects of a feature on the output: words that it promotes, and the change when it is removed."""
+"""Effects of a feature on the output: the words that it promotes, and the change of the loss when
+it is removed."""
 
 from __future__ import annotations
 
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
     from headway.inside.measure.features.dictionary import FeatureDictionary
 
 REMOVED = 3
-"""Contexts from which each feature is removed to measure its effect."""
+"""Number of contexts from which each feature is removed to measure its effect; each needs a forward
+pass."""
 
 WORDS = 8
-"""Words listed per feature and direction, most promoted or suppressed first."""
+"""Number of words listed per feature and direction (promoted or suppressed), strongest first."""
 
 
 class FeatureRemoval(NamedTuple):
@@ -46,11 +48,11 @@ def effects(
     contexts: Sequence[Sequence[ActivationContext]],
     sites: Sequence[int],
 ) -> list[dict[str, float] | None]:
-    """Measure the effect of removing each feature from its strongest contexts, in its strongest
-    layer.
+    """Remove each feature from its strongest contexts, in its strongest layer, and return the
+    effect of each feature.
 
-    `nats` is the increase of the loss in these contexts, and `kl` the KL divergence of the outputs.
-    The entry is None for a feature that is never active.
+    `nats`: increase of the loss in these contexts. `kl`: KL divergence between the outputs. The
+    entry is None for a feature that is never active.
     """
     jobs = [
         FeatureRemoval(factor, found.sites[sites[factor]], context, texts[context.passage])
@@ -111,7 +113,8 @@ def _parts(
     site: Site,
     x_ND: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Row indices at a site, and the vectors that the features to remove add to these rows."""
+    """Return indices of tokens at a site, and the vectors that the features to remove add to these
+    tokens."""
     starts = batch.streams[stream_of(run.model, site)].layout.starts_B.tolist()
     rows, factor = [], []
     for number, job in enumerate(jobs):
@@ -127,9 +130,9 @@ def _parts(
 
 
 def _read_there(clean: BatchOutputs, number: int, job: FeatureRemoval, last: str) -> Tensor:
-    """Boolean mask of the outputs in which the effect of a removal is measured.
+    """Return a boolean mask of the outputs in which the effect of a removal is measured.
 
-    These are the outputs within the context. They are all outputs of the text if an output is read
+    These are the outputs within the context. All outputs of the text count if an output is read
     from the whole text, or if the context is in another stream.
     """
     own_R = clean.owner_R == number
@@ -141,10 +144,10 @@ def _read_there(clean: BatchOutputs, number: int, job: FeatureRemoval, last: str
 
 @torch.no_grad()
 def promoted_words(run: LoadedRun, found: FeatureDictionary) -> list[dict[str, Any]]:
-    """Words (or labels) whose scores each feature raises or lowers most.
+    """Return the words (or labels) whose scores each feature raises or lowers most.
 
-    The feature is added with activation 1 to the mean state of the last layer. Empty if no head
-    reads these states.
+    A feature is added with activation 1 to the mean state of the last layer. The result is empty if
+    the output head does not read these states.
     """
     part = Anatomy.of(run.model).stacks[-1]
     own = [site for site in found.sites if site[0] == part.name]

@@ -16,41 +16,47 @@ from headway.specs.values import check_values
 from headway.tasks.loaded_run import LoadedRun
 
 TOKENS_PER_FEATURE = 8
-"""Minimum number of corpus tokens per feature."""
+"""Minimum number of corpus tokens per feature. It is a judgement: with fewer, a feature has hardly
+any data to be learned from."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DictionaryLearning:
     method: Literal["sparse", "topk"] = "sparse"
-    """`sparse`: sparse coding as Yun et al. 2021. `topk`: a TopK sparse autoencoder."""
+    """Method: `sparse` is the sparse coding of Yun et al. 2021, `topk` a TopK sparse
+    autoencoder."""
 
     n: int = 512
     """Number of features."""
 
     k: float = 16.0
-    """Active features per state: exactly `k` (topk), or on average (sparse, unless l1 is given)."""
+    """Number of active features per state: exactly `k` for topk; for sparse the desired average,
+    unless `l1` is given."""
 
     l1: float | None = None
-    """Weight of the L1 penalty of sparse coding; states have a mean norm of one."""
+    """Weight of the L1 penalty of sparse coding, for states with a mean norm of one. None: adapted
+    to `k`."""
 
     layers: str = "all"
-    """Layer numbers (0: the embedding) and stack names, separated by commas; or all, last."""
+    """Layers to learn from: layer numbers (0 is the embedding) and stack names, separated by
+    commas, or `all` or `last`."""
 
     tokens: int = 60_000
     """Maximum number of corpus tokens that are read."""
 
     rows: int = 60_000
-    """Maximum number of states to learn from: a random sample over layers and tokens."""
+    """Maximum number of states to learn from, which are a random sample over layers and tokens."""
 
     browse: int | None = None
-    """Tokens that are searched for contexts of the features. None: 12,000 (sparse), 40,000
-    (topk)."""
+    """Number of tokens searched for example contexts of each feature. None: 12,000 (sparse) or
+    40,000 (topk)."""
 
     steps: int | None = None
-    """Steps of learning. None: 400 (sparse), 2,000 (topk)."""
+    """Number of learning steps. None: 400 (sparse) or 2,000 (topk)."""
 
     minutes: float | None = None
-    """Time limit for learning; with a limit the result depends on the speed of the machine."""
+    """Time limit for learning in minutes; None: no limit. With a limit, the result depends on the
+    speed of the machine."""
 
     seed: int = 1
 
@@ -86,7 +92,8 @@ class DictionaryLearning:
 
 
 def chosen_sites(run: LoadedRun, layers: str) -> list[Site]:
-    """Parse the selection of layers: `all`, `last`, `0,3,5`, `decoder`, or `decoder,2`."""
+    """Return the sites selected by a string such as `all`, `last`, `0,3,5`, `decoder` or
+    `decoder,2`."""
     every = sites_of(run.model)
     stacks = list(dict.fromkeys(name for name, _ in every))
     top = {name: max(layer for stack, layer in every if stack == name) for name in stacks}
@@ -113,7 +120,7 @@ def chosen_sites(run: LoadedRun, layers: str) -> list[Site]:
 
 
 class Reservoir:
-    """Reservoir sampling: a uniform sample of rows from a stream of unknown length."""
+    """Reservoir sampling: a uniform random sample of vectors from a stream of unknown length."""
 
     def __init__(self, size: int, seed: int) -> None:
         self.size, self.seen = size, 0
@@ -128,7 +135,7 @@ class Reservoir:
         if not len(self.rows_RD):
             self.rows_RD = torch.zeros(self.size, x_ND.shape[1])
             self.site_R = torch.zeros(self.size, dtype=torch.long)
-        # Row number t replaces a random one of the t rows so far, if that row is still in the
+        # Vector number t replaces a random one of the first t vectors, if that one is in the
         # sample.
         number_N = self.seen + torch.arange(len(x_ND))
         drawn_N = torch.rand(len(x_ND), generator=self.random, dtype=torch.float64)
@@ -150,8 +157,8 @@ class Reservoir:
 def sample_states(
     run: LoadedRun, texts: Sequence[Passage], sites: Sequence[Site], learning: DictionaryLearning
 ) -> tuple[Tensor, Tensor]:
-    """Sample states of ordinary tokens at these sites, and return them with the index of the site
-    of each."""
+    """Return a sample of states of ordinary tokens at these sites, and the index of each state's
+    site."""
     reservoir = Reservoir(learning.rows, learning.seed)
     for batch in batches(run, texts):
         states = states_of(run.model, batch)

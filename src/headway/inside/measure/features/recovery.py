@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from headway.inside.measure.features.dictionary import FeatureDictionary
 
 MAX_TOKENS = 4_000
-"""Limit on the tokens of the measurement, because every site needs three more forward passes."""
+"""Maximum number of tokens for the measurement, because every site needs three more forward
+passes."""
 
 MASKED = 0.15
-"""Fraction of masked tokens, as in the training of BERT."""
+"""Fraction of masked tokens for masked language models, as in the training of BERT."""
 
 
 @torch.no_grad()
@@ -31,11 +32,12 @@ def measure_fidelity(
     """Measure how well features reconstruct the hidden states, and the loss of the model with
     reconstructed states.
 
-    `explained` is the explained variance and `l0` the number of active features per token, both
-    over all layers. `layers` has these for each layer. It also has the loss of the unchanged model
-    (`loss`) and the losses with the layer's states replaced by reconstructions (`rebuilt`), by
-    their mean (`mean`) and by zero (`zero`). `recovered` is (zero − rebuilt) / (zero − loss), and
-    `recovered_mean` uses the mean in place of zero.
+    `explained` is the explained variance and `l0` the number of active features per token, over all
+    layers. `layers` has these values for each layer, and four losses: of the unchanged model
+    (`loss`), and with the layer's states replaced by reconstructions (`rebuilt`), by their mean
+    (`mean`) or by zero (`zero`).
+
+    `recovered` is (zero − rebuilt) / (zero − loss); `recovered_mean` has the mean in place of zero.
     """
     texts = _first(_mask(run, texts, found.settings.seed), MAX_TOKENS)
     sums = [_Sums() for _ in found.sites]
@@ -114,7 +116,8 @@ def _instead(
 
 
 def _mask(run: LoadedRun, texts: Sequence[Passage], seed: int) -> list[Passage]:
-    """Mask tokens for a masked language model, whose loss is defined only on masked tokens."""
+    """Return the passages with masked positions for a masked model, whose loss is defined only
+    there. Other models: unchanged."""
     if not run.spec.fills_masks:
         return list(texts)
     if texts[0].media is not None:

@@ -1,13 +1,13 @@
 """Two methods of dictionary learning: sparse coding and TopK sparse autoencoders.
 
-`SparseCoder` is sparse coding as in Yun et al. 2021, "Transformer visualization via dictionary
-learning": non-negative codes found by FISTA, and atoms updated along the residual with a step
-divided by the diagonal of the Hessian.
+`SparseCoder` implements sparse coding as in Yun et al. 2021, "Transformer visualization via
+dictionary learning". FISTA finds non-negative codes. Atoms are updated along the residual, with a
+step divided by the diagonal of the Hessian.
 
 `TopKCoder` is a sparse autoencoder that keeps the k largest codes (Makhzani and Frey 2014; Gao et
 al. 2024), with an auxiliary loss that revives dead atoms.
 
-Both take centred rows with a mean norm of about one, and keep atoms at norm one.
+For both methods, states are centred with a mean norm of about one, and atoms have norm one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 ITERATIONS = 60
-"""Iterations of FISTA per row; more iterations hardly change the codes."""
+"""Number of FISTA iterations per state; more iterations hardly change the codes."""
 
 QUICK = 25
-"""Iterations of FISTA during learning, where codes need not be exact."""
+"""Number of FISTA iterations during learning, where approximate codes are enough."""
 
 FIRST_L1 = 0.1
-"""L1 weight at the start, for rows of norm one. It adapts to the desired number of active codes."""
+"""Initial L1 weight, for states of norm one. It adapts to the desired number of active codes."""
 
 AUX = 1 / 32
 """Weight of the auxiliary loss that revives dead atoms, as in Gao et al. 2024."""
@@ -34,7 +34,7 @@ AUX = 1 / 32
 
 @dataclass
 class SparseCoder:
-    """Sparse coding: codes a ≥ 0 that minimise ½|x − a·atoms|² + l1·Σa."""
+    """Sparse coding: finds codes a ≥ 0 that minimize ½|x − a·atoms|² + l1·Σa."""
 
     atoms_AD: Tensor
     l1: float = FIRST_L1
@@ -61,7 +61,10 @@ class SparseCoder:
 
     @torch.no_grad()
     def learn(self, x_ND: Tensor, rate: float) -> Tensor:
-        """Take one learning step and return the codes before it. `rate` decreases from 1 to 0."""
+        """Take one learning step and return the codes before it.
+
+        `rate`: relative step size, which decreases from 1 to 0 over the training.
+        """
         code_NA = self.codes(x_ND, QUICK)
         left_ND = x_ND - self.reconstruct(code_NA)
         seen_A = code_NA.square().mean(0)
@@ -82,7 +85,7 @@ class SparseCoder:
         return SparseCoder(self.atoms_AD.to(device), self.l1)
 
     def restart_atoms(self, numbers_R: Tensor, rows_RD: Tensor) -> None:
-        """Restart atoms that are never active, at rows with a large reconstruction error."""
+        """Replace atoms that are never active by reconstruction errors, scaled to norm one."""
         self.atoms_AD[numbers_R] = F.normalize(rows_RD, dim=1)
         self.hessian_A[numbers_R] = self.hessian_A.mean()
 
@@ -98,7 +101,7 @@ class TopKCoder:
         self.reader_AD = atoms_AD.clone().requires_grad_()
         self.bias_A = torch.zeros(len(atoms_AD), device=atoms_AD.device, requires_grad=True)
         self.idle_A = torch.zeros(len(atoms_AD), device=atoms_AD.device)
-        """Number of rows since each atom was last active."""
+        """Number of states since each atom was last active."""
         self.parts = [self.atoms_AD, self.reader_AD, self.bias_A]
         self.adam = torch.optim.Adam(self.parts, lr=1e-3, betas=(0.9, 0.99))
 
@@ -135,7 +138,7 @@ class TopKCoder:
 
     @torch.no_grad()
     def _along_the_sphere(self) -> None:
-        """Remove the component of the gradient that only changes the norm of an atom."""
+        """Remove the component of the gradient that changes only the norm of an atom."""
         gradient_AD = self.atoms_AD.grad
         assert gradient_AD is not None
         gradient_AD -= (gradient_AD * self.atoms_AD).sum(1, keepdim=True) * self.atoms_AD
@@ -149,7 +152,7 @@ class TopKCoder:
         return torch.zeros_like(code_NA).scatter(1, top.indices, top.values)
 
     def adjust_sparsity(self, n_active: float, wanted: float) -> None:
-        """Do nothing: exactly k codes are active by design."""
+        """Do nothing, because exactly k codes are active by design."""
 
     def to(self, device: torch.device | str) -> TopKCoder:
         return TopKCoder.of(*(part.detach().to(device) for part in self.parts), k=self.k)
@@ -164,7 +167,8 @@ class TopKCoder:
 
     @torch.no_grad()
     def restart_atoms(self, numbers_R: Tensor, rows_RD: Tensor) -> None:
-        """Restart atoms that the auxiliary loss could not revive, with reset optimizer moments."""
+        """Replace atoms that the auxiliary loss could not revive by reconstruction errors, and
+        reset their optimizer moments."""
         rows_RD = F.normalize(rows_RD, dim=1)
         self.atoms_AD[numbers_R] = rows_RD
         self.reader_AD[numbers_R] = rows_RD * self.reader_AD.norm(dim=1).mean()
@@ -189,11 +193,11 @@ def fit_coder(
     batch: int = 512,
     note: Callable[[int, Coder, Tensor], bool] = lambda step, coder, codes: False,
 ) -> Coder:
-    """Learn a dictionary of `n` atoms from rows that are centred and have a norm of about one.
+    """Learn a dictionary of `n` atoms from states that are centred and have a norm of about one.
 
-    `k` is the desired number of active codes per row (None: no adjustment). `note` is called after
-    every step; learning stops if it returns True. The same seed gives the same dictionary on the
-    same machine.
+    `k`: desired number of active codes per state; None: the sparsity is not adjusted. `note`:
+    called after every step; learning stops if it returns True. Equal seeds give equal dictionaries
+    on one machine.
     """
     random = torch.Generator().manual_seed(seed)
     first = torch.randperm(len(rows_ND), generator=random)[:n]
@@ -219,7 +223,7 @@ def fit_coder(
 
 
 def _revive(made: Coder, x_BD: Tensor, code_BA: Tensor, dead_R: Tensor) -> None:
-    """Restart dead atoms at the rows with the largest reconstruction error, one atom per row."""
+    """Restart dead atoms at the largest reconstruction errors of a batch, one atom per state."""
     if not len(dead_R):
         return
     left_BD = x_BD - made.reconstruct(code_BA)
@@ -230,7 +234,7 @@ def _revive(made: Coder, x_BD: Tensor, code_BA: Tensor, dead_R: Tensor) -> None:
 
 
 def largest_eigenvalue(gram_AA: Tensor, steps: int = 20) -> float:
-    """Largest eigenvalue by power iteration, rounded up slightly, because FISTA diverges if its
+    """Return the largest eigenvalue by power iteration, rounded up slightly. FISTA diverges if its
     steps are too large."""
     vector_A = torch.ones(len(gram_AA), device=gram_AA.device)
     for _ in range(steps):

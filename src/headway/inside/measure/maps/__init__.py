@@ -1,6 +1,6 @@
 """Attribution maps: the weight of each input token for each output.
 
-`make(run, trace, ["rollout", "norm"])` makes maps by name; `METHODS` is the table of all methods.
+`make(run, trace, ["rollout", "norm"])` makes maps by method; `METHODS` lists all methods.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ __all__ = [
 ]
 
 STEPS = 64
-"""Limit on the steps of integrated gradients when many maps are made. The `facts` of the map
-include the remaining error."""
+"""Maximum number of steps of integrated gradients when many maps are made. The `facts` of the map
+contain the remaining error."""
 
 METHODS: dict[str, Callable[[LoadedRun, Trace], list[Map]]] = {
     "heads": head_maps,
@@ -58,11 +58,11 @@ METHODS: dict[str, Callable[[LoadedRun, Trace], list[Map]]] = {
     "integrated": lambda run, trace: [integrated_gradients(run, trace, most=STEPS)],
     "occlusion": lambda run, trace: [occlusion(run, trace)],
 }
-"""All methods, the cheapest first. A method may make several maps: `gradients` makes
-`gradxattention` and `gradxinput`, `heads` one for each head."""
+"""Methods by name, fastest first. A method may make several maps: `gradients` makes
+`gradxattention` and `gradxinput`, and `heads` makes one map per head."""
 
 COSTLY = ("flow", "gradients", "integrated", "occlusion")
-"""Methods that run the model repeatedly or are slow for other reasons."""
+"""Names of slow methods, most of which run the model repeatedly."""
 
 
 def make(run: LoadedRun, trace: Trace, names: Iterable[str] = METHODS) -> list[Map]:
@@ -87,7 +87,7 @@ def make(run: LoadedRun, trace: Trace, names: Iterable[str] = METHODS) -> list[M
 
 
 def check_methods(names: Iterable[str]) -> list[str]:
-    """Check the names of methods; raise an error for an unknown one."""
+    """Raise an error if a name is not that of a method."""
     found = list(ensure_list(names))
     for name in found:
         if name not in METHODS:

@@ -1,4 +1,4 @@
-"""Agreement of two attribution maps: the rank correlation of their rows."""
+"""Agreement of two attribution maps, as the rank correlation of their weights."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headway.inside.measure.maps.map import Map
 
 
 def agreement(one: Map, other: Map, reading: Reading) -> float | None:
-    """Agreement of two attribution maps: Spearman's correlation of absolute weights, averaged over
-    outputs.
+    """Return the agreement of two attribution maps: Spearman's correlation of absolute weights,
+    averaged over outputs.
 
-    Only tokens that the output may depend on count. None if no row has three tokens with different
-    weights.
+    Only tokens on which the output may depend are compared. None if no output has three such tokens
+    with different weights.
     """
     streams = [name for name in one.streams if name in other.streams]
     if not streams:
@@ -34,7 +34,7 @@ def agreement(one: Map, other: Map, reading: Reading) -> float | None:
 
 
 def _seen(weights_S: Tensor, stream: str, row: int | None, reading: Reading) -> NDArray[np.float64]:
-    """Weights of one output, without the later tokens if the text is generated from left to
+    """Return the weights of one output, without later tokens if the text is generated from left to
     right."""
     causal = reading.writes and stream == reading.last.name
     end = None if row is None or not causal else row + 1
@@ -42,8 +42,8 @@ def _seen(weights_S: Tensor, stream: str, row: int | None, reading: Reading) -> 
 
 
 def spearman(x: NDArray[np.float64], y: NDArray[np.float64]) -> float | None:
-    """Spearman's rank correlation; None for fewer than three values, or if either side is
-    constant."""
+    """Return Spearman's rank correlation; None for fewer than three values, or if the values on one
+    side are constant."""
     if len(x) < 3:
         return None
     ranks = [_ranks(values) for values in (x, y)]
@@ -53,7 +53,7 @@ def spearman(x: NDArray[np.float64], y: NDArray[np.float64]) -> float | None:
 
 
 def _ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ranks of values, in which equal values share their mean rank."""
+    """Return the ranks of values; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return (ends - (counts - 1) / 2)[inverse]

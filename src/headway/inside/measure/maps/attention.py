@@ -1,5 +1,5 @@
-"""Attribution maps that are plain attention weights: of a single head, or the mean or maximum of a
-layer."""
+"""Attribution maps that are plain attention weights of a single head, or the mean or maximum over
+the heads of a layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headway.tasks.loaded_run import LoadedRun
 
 
 def head_maps(run: LoadedRun | None, trace: Trace) -> list[Map]:
-    """Make a map for each attention head whose queries are the output stream, such as
+    """Return a map for each attention head whose queries are in the output stream, such as
     `cross.2.5`."""
     return [
         Map.of(f"{name}.{head}", {columns: weights_HRS[head]})
@@ -21,8 +21,7 @@ def head_maps(run: LoadedRun | None, trace: Trace) -> list[Map]:
 
 
 def layer_maps(run: LoadedRun | None, trace: Trace, how: str) -> list[Map]:
-    """Make a map of the `mean` or the `max` over the heads of each layer, such as
-    `cross.2.mean`."""
+    """Return a map of the `mean` or `max` over the heads of each layer, such as `cross.2.mean`."""
     made = []
     for name, columns, weights_HRS in _layers(run, trace):
         over_RS = weights_HRS.mean(0) if how == "mean" else weights_HRS.amax(0)
@@ -31,8 +30,8 @@ def layer_maps(run: LoadedRun | None, trace: Trace, how: str) -> list[Map]:
 
 
 def _layers(run: LoadedRun | None, trace: Trace) -> list[tuple[str, str, Tensor]]:
-    """Yield for every attention layer its name, the stream of its keys, and its weights, one row
-    per output."""
+    """Yield the name of each attention layer, the stream of its keys, and its weights for each
+    output."""
     reads_RT = readout_RT(run, trace.reading)
     return [
         (f"{kind}.{layer}", trace.reading.sides(kind)[1], reads_RT @ weights_HTS.float())

@@ -1,4 +1,4 @@
-"""Attention flow (Abnar and Zuidema, 2020): the maximum flow from an output to each token, in a
+"""Attention flow (Abnar and Zuidema, 2020): the maximum flow from each output to each token, in a
 network whose capacities are attention weights."""
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from headway.inside.measure.maps.map import Map, readout_RT
 from headway.tasks.loaded_run import LoadedRun
 
 LONGEST = 64
-"""Limit on the tokens of all streams together, because time grows with more than the cube of their
-number."""
+"""Maximum number of tokens in all streams together. The computing time grows faster than the cube
+of this number."""
 
 AT_ONCE = LONGEST**3
-"""Limit on the edges of one layer that are processed together, over all flow problems; it bounds
-memory."""
+"""Maximum number of edges of one layer that are processed together, over all flow problems. The
+limit bounds memory."""
 
 TINY = 1e-6
-"""Capacity below which an edge counts as closed: above the rounding errors of fp32."""
+"""Capacity below which an edge counts as closed, which is above the rounding errors of fp32."""
 
 
 @dataclass(frozen=True)
 class LevelEdges:
-    """Capacities of the edges from every node of one level to every node of a lower level."""
+    """Capacities of the edges from each node of one level to each node of a lower level."""
 
     above: int
     below: int
@@ -39,17 +39,18 @@ class LevelEdges:
 @dataclass(frozen=True)
 class FlowNetwork:
     levels: tuple[int, ...]
-    """Number of nodes at each level, from the tokens up; the last level has the outputs."""
+    """Number of nodes at each level, from the tokens to the outputs."""
 
     pipes: tuple[LevelEdges, ...]
-    """Edges between levels, those nearest to the tokens first."""
+    """Edges between levels, in order from the tokens to the outputs."""
 
     ends: dict[str, int]
-    """Level at which the tokens of each stream are."""
+    """Level of the token nodes of each stream."""
 
 
 def flow(run: LoadedRun | None, trace: Trace) -> Map:
-    """Compute the maximum flow from every output to every token; long texts are an error."""
+    """Return the maximum flow from each output to each token. A text of more than `LONGEST` tokens
+    is an error."""
     check_length(trace.reading)
     network = _network(trace)
     reads_RT = readout_RT(run, trace.reading).float()
@@ -69,7 +70,7 @@ def check_length(reading: Reading) -> None:
 
 
 def _from_outputs(network: FlowNetwork, reads_RT: Tensor, level: int) -> Tensor:
-    """Flow from each output to each token of a level, computed in batches.
+    """Return the maximum flow from each output to each token of a level.
 
     The inflow at the top is the weight with which the output is read from each position.
     """
@@ -85,8 +86,8 @@ def _from_outputs(network: FlowNetwork, reads_RT: Tensor, level: int) -> Tensor:
 
 
 def _network(trace: Trace) -> FlowNetwork:
-    """Build the flow network. Half of every capacity is a token's own residual connection, as in
-    the rollout."""
+    """Return the flow network of a trace. Half of each token's capacity is its own residual
+    connection, as in attention rollout."""
     halves = {
         kind: [weights_HTS.float().mean(0) / 2 for weights_HTS in layers]
         for kind, layers in trace.attention.items()
@@ -115,11 +116,15 @@ def _with_own(half_TT: Tensor) -> Tensor:
 
 
 def max_flow(network: FlowNetwork, given_BT: Tensor, level: int, ends_B: Tensor) -> Tensor:
-    """Maximum flow from the last level to the end node of each problem, limited by the inflow.
+    """Return the maximum flow from the last level to the end node of each problem, limited by the
+    inflow.
 
-    Push-relabel (Goldberg and Tarjan, 1988) on all problems in parallel: the excess of a node moves
-    along the shortest open path to the end, also backwards through used edges. Distances are
-    recomputed after each pass over the levels, until no remaining excess can reach its end.
+    It is computed by push–relabel (Goldberg and Tarjan, 1988) on all problems in parallel. The
+    excess of a node moves along the shortest open path to the end, including backwards along used
+    edges. Distances are recomputed after each pass over the levels, until no remaining excess can
+    reach its end.
+
+    `ends_B`: end node of each problem at `level`.
     """
     n = len(given_BT)
     open_B = torch.arange(n)  # the problems that are not done
@@ -155,8 +160,8 @@ def _push(
     far: Sequence[Tensor],
     way: tuple[int, int],
 ) -> None:
-    """Push excess from one level to the other, along edges that lead one step closer to the end
-    node."""
+    """Push excess flow from one level to another, in place, along edges that are one step closer to
+    the end node."""
     start, stop = way
     nearer = far[start][:, :, None] == far[stop][:, None] + 1
     room_BIJ = open_BIJ * (nearer & (open_BIJ > TINY) & far[start][:, :, None].isfinite())
@@ -174,8 +179,8 @@ def _distances(
     back: Sequence[Tensor],
     ends: tuple[int, Tensor],
 ) -> list[Tensor]:
-    """Number of open edges on the shortest path from every node to the end node of its problem;
-    infinite if there is no path."""
+    """Return the number of open edges on the shortest path from each node to the end node of its
+    problem; infinite if there is no path."""
     level, ends_B = ends
     far = [down[0].new_full((len(ends_B), size), torch.inf) for size in network.levels]
     far[level].scatter_(1, ends_B[:, None], 0)

@@ -1,4 +1,5 @@
-"""Attribution maps from gradients of each output by attention weights and by embeddings."""
+"""Attribution maps from gradients of each output with respect to attention weights and
+embeddings."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ from headway.nn.tap import record
 from headway.tasks.loaded_run import LoadedRun
 
 SEVERAL = 4
-"""Number of outputs from which on their gradients are computed in one batch, which is then
+"""Minimum number of outputs whose gradients are computed in one batch; for fewer, a batch is not
 faster."""
 
 FrontOutputs = Mapping[str, Tensor]
-"""Embeddings of each stack by its name, one row per token."""
+"""Embeddings by name of the stack, one row per token."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +36,15 @@ class OutputGradients:
 
     fronts: dict[str, Tensor]
     attention: dict[str, list[Tensor]]
-    """Gradients by the attention weights, by kind and layer (heads, queries, keys)."""
+    """Gradients with respect to the attention weights, by kind of attention and layer (heads,
+    queries, keys)."""
 
 
 def front_outputs(
     run: LoadedRun, trace: Trace, change: Intervention = NO_INTERVENTION
 ) -> dict[str, Tensor]:
-    """Inputs of the model for gradients, one row per token: embeddings, and contributions of tokens
-    to the scores of the n-gram model."""
+    """Return the inputs for gradients, one row per token: embeddings by stack, and the
+    contributions of tokens to the n-gram scores."""
     found = {name: states[0] for name, states in trace.states.items()}
     table = ngram_table(run.model)
     if table is not None:
@@ -51,14 +53,17 @@ def front_outputs(
 
 
 def streams_of(run: LoadedRun) -> dict[str, str]:
-    """Name of the stream that each kind of embedding belongs to."""
+    """Return the name of the token stream for each key of the inputs (`front_outputs`)."""
     parts = Anatomy.of(run.model).stacks
     return {**{part.name: part.stream for part in parts}, NGRAMS: parts[-1].stream}
 
 
 def by_stream(run: LoadedRun, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Sum the weights of all embeddings by stream; several may read one stream. Tokens are the last
-    axis."""
+    """Sum the weights of all inputs by token stream, because several inputs may belong to one
+    stream.
+
+    The last axis of the weights is tokens.
+    """
     streams, found = streams_of(run), dict[str, Tensor]()
     for name, part in weights.items():
         stream = streams[name]
@@ -72,11 +77,10 @@ def gradient_maps(
     fronts: FrontOutputs | None = None,
     change: Intervention = NO_INTERVENTION,
 ) -> list[Map]:
-    """Make the maps `gradxattention` and `gradxinput` from the same backward passes.
+    """Return the maps `gradxattention` and `gradxinput`, made from the same backward passes.
 
-    Models that mix tokens by other means than attention have only `gradxinput`. N-grams have no
-    attention and count only in `gradxinput`. `fronts` replaces the embeddings of a stack; zeros
-    remove a stream.
+    Models that mix tokens by means other than attention have only `gradxinput`. N-grams contribute
+    only to `gradxinput`. `fronts`: replacement embeddings by stack; zeros remove a stream.
     """
     given = front_outputs(run, trace, change) | dict(fronts or {})
     reads_RT = readout_RT(run, trace.reading)
@@ -109,7 +113,7 @@ def gradient_maps(
 def _each(
     run: LoadedRun, reading: Reading, fronts: FrontOutputs, change: Intervention
 ) -> Iterator[tuple[OutputGradients, dict[str, list[Tensor]]]]:
-    """Yield the gradients of each output, with the attention weights by which they are taken."""
+    """Yield the gradients of each output, with the attention weights of the forward pass."""
     inputs = {name: x_TD.detach().clone().requires_grad_() for name, x_TD in fronts.items()}
     anatomy = Anatomy.of(run.model)
     got: dict[str, list[Any]] = {}
@@ -132,7 +136,8 @@ def _each(
 
 
 def gradients_of(worth_R: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Gradients of several numbers by each leaf tensor, stacked along a new first axis."""
+    """Return the gradients of several numbers with respect to each leaf tensor, stacked along a new
+    first axis."""
     if len(worth_R) >= SEVERAL:
         with contextlib.suppress(RuntimeError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns where it cannot batch

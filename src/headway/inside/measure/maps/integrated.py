@@ -1,7 +1,7 @@
 """Integrated gradients (Sundararajan et al., 2017): gradients along the path from a neutral
 baseline to the input.
 
-For each output they sum to the difference between input and baseline.
+For each output, they sum to the difference between the outputs of the input and of the baseline.
 """
 
 from __future__ import annotations
@@ -37,35 +37,37 @@ from headway.nn.layout import Layout
 from headway.tasks.loaded_run import LoadedRun
 
 ENOUGH = 0.01
-"""Relative error at which no more steps are taken."""
+"""Relative error at which no more steps are taken: 1 % of the effect of the text."""
 
 NODES = 4
-"""Nodes of the Gauss-Legendre quadrature in one segment of the path."""
+"""Number of nodes of the Gauss–Legendre quadrature in one segment of the path."""
 
 MOST_STEPS = 256
-"""Limit on the steps per output, each a forward and a backward pass; the map reports its error."""
+"""Maximum number of steps per output, each a forward and a backward pass. The map reports the
+remaining error."""
 
 LEAST_EFFECT = 0.1
-"""Least effect of a text in nats that errors are relative to. Otherwise texts without any effect
-would never converge."""
+"""Minimum effect of a text in nats for relative errors. Without a minimum, texts with almost no
+effect would never converge."""
 
 SAMPLE = 256
-"""Number of tokens, spread evenly over the vocabulary, whose mean embedding is the baseline."""
+"""Number of tokens whose mean embedding is the baseline. They are spread evenly over the
+vocabulary."""
 
 
 @dataclass(frozen=True)
 class _PathSegment:
-    """Segment of the integration path for some of the outputs.
+    """Segment of the integration path, for some of the outputs.
 
-    The sum of its gradients should equal the difference of the outputs at its ends, so the error of
-    every segment is known.
+    The sum of a segment's gradients should be equal to the difference of the outputs at its ends,
+    so the error of each segment is known.
     """
 
     start: float
     end: float
     rows_Q: Tensor
     sums_QX: Tensor
-    """Integrated gradients of each output, one column per token of all streams."""
+    """Integrated gradients of each output (rows) for each token of all streams (columns)."""
 
     off_Q: Tensor
 
@@ -82,12 +84,15 @@ def integrated_gradients(
     change: Intervention = NO_INTERVENTION,
     most: int = MOST_STEPS,
 ) -> Map:
-    """Compute integrated gradients adaptively: segments of the path with a large error are halved.
+    """Compute integrated gradients adaptively, by halving the segments of the path with a large
+    error.
 
-    This stops when the sum of each row is within 1 % of the effect of the text, or after `most`
-    steps. `baseline`: `mean` is the mean of tokens at each position (see `baseline_TD`), `zero` is
-    the zero vector. The facts of the map have the largest number of steps and the largest error of
-    any row.
+    It stops when the sum over tokens is within 1 % of the effect of the text for each output, or
+    after `most` steps. The `facts` of the map are the largest number of steps and the largest error
+    of any output.
+
+    `baseline`: `mean` for the mean of tokens at each position (see `baseline_TD`), or `zero` for
+    the zero vector.
     """
     given = front_outputs(run, trace, change) | dict(fronts or {})
     nothing = {
@@ -104,7 +109,8 @@ def integrated_gradients(
 
 
 def _walk(way: _IntegrationPath, effect_R: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the integrated gradients, remaining errors and numbers of steps of all outputs."""
+    """Return the integrated gradients, remaining relative error and number of steps of each
+    output."""
     everyone_R = torch.arange(len(effect_R))
     pieces = way.pieces((0.0, 0.5, 1.0), everyone_R)
     steps_R = torch.full_like(everyone_R, 2 * NODES)
@@ -116,8 +122,8 @@ def _walk(way: _IntegrationPath, effect_R: Tensor, most: int) -> tuple[Tensor, T
         open_R = (error_R > ENOUGH) & (steps_R + 2 * NODES <= most)
         if not open_R.any():
             break
-        # Select the segment with the largest error of an unfinished output, and all its outputs
-        # with large errors.
+        # Select the segment in which an unfinished output has the largest error, and all outputs
+        # with large errors there.
         wrong = [(p.off_Q.abs() / effect_R[p.rows_Q]) * open_R[p.rows_Q] for p in pieces]
         worst = max(range(len(pieces)), key=lambda number: float(wrong[number].max()))
         piece, halve_Q = pieces.pop(worst), wrong[worst] > ENOUGH / 10
@@ -155,7 +161,10 @@ class _IntegrationPath:
         return self.said[place]
 
     def pieces(self, ends: Sequence[float], rows_Q: Tensor) -> list[_PathSegment]:
-        """Integrate the segments between consecutive positions on the path."""
+        """Integrate the segments between consecutive points of the path.
+
+        `ends`: points from 0 (baseline) to 1 (input).
+        """
         nodes, weights = np.polynomial.legendre.leggauss(NODES)
         halves = [(start + end, end - start) for start, end in pairwise(ends)]
         places = [(both + wide * float(node)) / 2 for both, wide in halves for node in nodes]
@@ -169,8 +178,7 @@ class _IntegrationPath:
         return found
 
     def _slopes_PQX(self, places: Sequence[float], rows_Q: Tensor) -> Tensor:
-        """Gradient times the difference to the baseline at positions on the path, one column per
-        token."""
+        """Return gradient × (input − baseline) at points of the path, for each output and token."""
         n_tokens = sum(map(len, self.given.values()))
         at_once = max(1, TOGETHER // (len(rows_Q) * n_tokens))
         parts = [places[start : start + at_once] for start in range(0, len(places), at_once)]
@@ -180,8 +188,8 @@ class _IntegrationPath:
         n = len(places)
         inputs = {name: x_ND.requires_grad_() for name, x_ND in self._at(places).items()}
         with torch.enable_grad():
-            # Each copy depends only on its own input, so the gradient of the sum has the gradients
-            # of all copies.
+            # Each copy depends only on its own input, so the gradient of the sum contains the
+            # gradients of all copies.
             said_Q = self._say_PR(inputs, n)[:, rows_Q].sum(0)
             slopes = gradients_of(said_Q, list(inputs.values()))
         ways = [self.given[name] - self.nothing[name] for name in inputs]
@@ -192,7 +200,7 @@ class _IntegrationPath:
         return torch.cat(touched, 2).transpose(0, 1)
 
     def _at(self, places: Sequence[float]) -> dict[str, Tensor]:
-        """Embeddings at these positions of the path, concatenated."""
+        """Return the embeddings at these points of the path, concatenated."""
         return {
             name: torch.cat([torch.lerp(self.nothing[name], x_TD, place) for place in places])
             for name, x_TD in self.given.items()
@@ -204,10 +212,10 @@ class _IntegrationPath:
 
 
 def baseline_TD(run: LoadedRun, reading: Reading, stack: str, kind: str) -> Tensor:
-    """Baseline embeddings for a stack.
+    """Return the baseline embeddings of a stack.
 
-    For text it is the mean of `SAMPLE` tokens at each position, for an image its mean colour, for
-    audio silence.
+    `kind`: `mean` or `zero`. For text, the mean is that of `SAMPLE` tokens at each position. For
+    media it is an image of the mean colour, or silence.
     """
     part = Anatomy.of(run.model).stack(stack)
     stream = reading.streams[part.stream]
@@ -232,7 +240,8 @@ def _empty_TD(part: StackPart, reading: Reading) -> Tensor:
 
 @torch.no_grad()
 def _mean_TD(part: StackPart, reading: Reading, length: int) -> Tensor:
-    """Mean embedding at each position of tokens that are spread over the vocabulary."""
+    """Return the mean embedding, at each position, of tokens that are spread over the
+    vocabulary."""
     assert isinstance(part.front, TextFront)
     size = part.front.tokens.num_embeddings
     ids_B = torch.linspace(0, size - 1, min(size, SAMPLE)).long()

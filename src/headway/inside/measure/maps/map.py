@@ -1,4 +1,4 @@
-"""Attribution map as a data class, and the assignment of outputs to positions and words."""
+"""Attribution map as a data class, and the positions and words that outputs belong to."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CAUTION = "Weights are not importance: check the measured accuracy of a map."
 class Map:
     name: str
     columns: tuple[tuple[str, int], ...]
-    """Columns of the map: each stream with its number of tokens, in this order."""
+    """Streams with their numbers of tokens, in the order of the columns of `weights_RS`."""
 
     weights_RS: Tensor
-    """One row for each output and one column for each token. Gradient maps also have negative
-    weights."""
+    """Weight of each token (columns) for each output (rows). Weights of gradient maps may be
+    negative."""
 
     facts: dict[str, float] = field(default_factory=dict)
     """Facts about the computation, such as the number of steps and the error."""
@@ -39,15 +39,15 @@ class Map:
         return tuple(stream for stream, _ in self.columns)
 
     def parts(self) -> dict[str, Tensor]:
-        """Split the columns of a map by stream."""
+        """Return the weights of the map by stream."""
         sizes = [size for _, size in self.columns]
         return dict(zip(self.streams, self.weights_RS.split(sizes, 1), strict=True))
 
     def share_R(self, stream: str) -> Tensor | None:
-        """Fraction of each row's absolute weight that is on one stream; None unless there are
-        several streams.
+        """Return the fraction of each output's absolute weight that is on one stream; None if the
+        map has a single stream.
 
-        The fractions of all streams sum to 1. A row without any weight is divided evenly.
+        The fractions of all streams sum to 1. For an output without any weight they are equal.
         """
         if stream not in self.streams or len(self.columns) < 2:
             return None
@@ -58,9 +58,10 @@ class Map:
 
 
 def readout_RT(run: LoadedRun | None, reading: Reading) -> Tensor:
-    """Weights with which each output is read from the positions of the last stream; rows sum to 1.
+    """Return the weights with which each output is read from the positions of the last stream.
+    Weights of an output sum to 1.
 
-    A class or an embedding of a whole text is read from the positions that the model pools.
+    A class or embedding of a whole text is read from the positions that the model pools.
     """
     model = None if run is None else run.model
     pooling = getattr(model, "pooling", "first")
@@ -73,7 +74,7 @@ def readout_RT(run: LoadedRun | None, reading: Reading) -> Tensor:
         else:
             weights_RT[number, -1 if pooling == "last" else 0] = 1.0
         if output.row is None and "distilled" in getattr(model, "heads", ()):
-            # A distilled DeiT averages two predictions; the second is read from the distillation
+            # A distilled DeiT averages two predictions. The second is read from the distillation
             # token.
             weights_RT[number] /= 2
             weights_RT[number, 1] += 0.5
@@ -81,9 +82,9 @@ def readout_RT(run: LoadedRun | None, reading: Reading) -> Tensor:
 
 
 def written_words(reading: Reading) -> list[int]:
-    """Index of the word in the last stream that each output is part of; -1 for none.
+    """Return the index of the word in the last stream that each output is part of; -1 for none.
 
-    In generated text an output is the token at the next position.
+    In generated text, an output is the token at the next position.
     """
     words = [*reading.last.words, -1]
     behind = int(reading.writes)

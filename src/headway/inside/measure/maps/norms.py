@@ -13,10 +13,10 @@ from headway.tasks.loaded_run import LoadedRun
 
 
 def norm_maps(run: LoadedRun, trace: Trace) -> list[Map]:
-    """Make the map `norm` and one map per layer, such as `cross.2.norm`.
+    """Return the map `norm` and one map per layer, such as `cross.2.norm`.
 
-    The weight of a token is the norm of the vector that it adds to a query's output, summed over
-    all heads. `norm` is the mean over layers and has the tokens of all streams as columns.
+    The weight of a token is the norm of the vector that the token adds to a query's output, summed
+    over all heads. `norm` is the mean over layers and has the tokens of all streams as columns.
     """
     reads_RT = readout_RT(run, trace.reading)
     layers: dict[str, list[Tensor]] = {}
@@ -39,8 +39,8 @@ def norm_maps(run: LoadedRun, trace: Trace) -> list[Map]:
 
 @torch.no_grad()
 def contributions(attention: Attention, values_SGK: Tensor) -> Tensor:
-    """Vector that each head adds for each token at attention weight 1 (tokens, heads, width): its
-    value through `to_out`."""
+    """Return the vector that each head adds for each token at attention weight 1 (tokens, heads,
+    width). It is the token's value after the projection `to_out`."""
     values_SHK = values_SGK.float().repeat_interleave(attention.n_heads // values_SGK.shape[1], 1)
     out_DHK = attention.to_out.weight.float().unflatten(1, values_SHK.shape[1:])
     moved_SHD = torch.einsum("shk,dhk->shd", values_SHK, out_DHK)
@@ -49,8 +49,8 @@ def contributions(attention: Attention, values_SGK: Tensor) -> Tensor:
 
 
 def added_norms(weights_HTS: Tensor, moved_SHD: Tensor) -> Tensor:
-    """Norms of the vectors that keys add to queries, computed one query at a time to save
-    memory."""
+    """Return the norms of the vectors that keys add to queries. They are computed one query at a
+    time to save memory."""
     return torch.stack(
         [
             torch.einsum("hs,shd->sd", weights_HS, moved_SHD).norm(dim=-1)

@@ -1,4 +1,5 @@
-"""Occlusion: the change of each output when a token is hidden, measured by running the model."""
+"""Occlusion: the change of each output when a token is hidden, measured with one run of the model
+per token."""
 
 from __future__ import annotations
 
@@ -19,11 +20,12 @@ from headway.tasks.loaded_run import LoadedRun
 
 @torch.no_grad()
 def occlusion(run: LoadedRun, trace: Trace, change: Intervention = NO_INTERVENTION) -> Map:
-    """Decrease of each output's log-probability when no other token may attend to one token.
+    """Return the decrease of each output's log-probability when one token is hidden, for each token
+    in turn.
 
-    Each token is hidden in turn. For an embedding it is the decrease along its direction. A token
-    still attends to itself. So if an output is read from a token, the weight of that token includes
-    only its effect through other tokens.
+    No other token can attend to a hidden token, but it still attends to itself. If an output is
+    read at a token, the weight of that token therefore includes only its effect through other
+    tokens. For an embedding, the decrease along its direction replaces the log-probability.
     """
     reading = trace.reading
     sizes = {name: len(stream) for name, stream in reading.streams.items()}

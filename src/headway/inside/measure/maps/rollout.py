@@ -14,8 +14,8 @@ from headway.tasks.loaded_run import LoadedRun
 
 
 def rollout(run: LoadedRun | None, trace: Trace) -> Map:
-    """Make the attention rollout: every layer keeps half of a token's state and adds half by
-    attention."""
+    """Return the attention rollout, in which every layer keeps half of a token's state and adds
+    half by attention."""
     means = {
         kind: [weights_HTS.float().mean(0) for weights_HTS in layers]
         for kind, layers in trace.attention.items()
@@ -28,13 +28,15 @@ def rollout(run: LoadedRun | None, trace: Trace) -> Map:
 def roll(
     attention: Mapping[str, Sequence[Tensor]], keep: float, take: float, only: str = "text"
 ) -> dict[str, Tensor]:
-    """Propagate attention through all layers; return the share of every input token in each
+    """Propagate attention through all layers, and return the fraction of each input token in each
     position of the last stream.
 
-    Attention has one matrix (queries, keys) per layer. A layer keeps `keep` of a row and adds
-    `take` of the rows that it attends to; if these sum to 1, every row sums to 1. A decoder attends
-    first to itself and then to the encoder's output. `only` is the name of the stream of a model
-    with a single one.
+    Attention has one matrix (queries, keys) per layer. A layer multiplies the state of a token by
+    `keep` and adds the states that it attends to, multiplied by `take`. If `keep` and `take` sum to
+    1, the fractions of each position sum to 1.
+
+    A decoder attends first to itself and then to the encoder's output. `only`: name of the stream
+    of a model with a single stream.
     """
     if "cross" not in attention:
         return {only: _through(attention["self"], keep, take)}

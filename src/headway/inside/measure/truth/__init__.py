@@ -1,6 +1,8 @@
-"""Accuracy of attribution maps: how often they point at the correct position, where it is known.
+"""Accuracy of attribution maps: how often they point at the correct position, on inputs for which
+it is known.
 
-`measure_accuracy(run, cases)` compares maps and heads with chance; the other functions make cases.
+`measure_accuracy(run, cases)` compares maps and attention heads with chance. The other functions
+make test cases.
 """
 
 from headway.inside.measure.truth.accuracy import (

@@ -42,34 +42,36 @@ from headway.storage import read_json, replace_text, seal_json
 from headway.tasks.loaded_run import LoadedRun
 
 FEW = 40
-"""Default number of cases for expensive maps."""
+"""Default maximum number of cases for slow maps."""
 
 ENOUGH = 50
-"""Minimum number of judged cases for a reliable score: the standard error of a score of one half is
+"""Minimum number of judged links for a reliable score. The standard error of a score of one half is
 then 0.07."""
 
 BASELINES = ("random", "diagonal", "centre")
-"""Baseline maps that do not depend on the input."""
+"""Names of baseline maps, which do not depend on the content of the input."""
 
 
 @dataclass(frozen=True)
 class MapScore:
     p1: float
-    """Precision at 1: fraction of links whose candidate with the largest weight is correct."""
+    """Precision at 1: fraction of links for which the candidate with the largest weight is
+    correct."""
 
     aer: float
-    """Alignment error rate, if each link is aligned with the candidate of the largest weight."""
+    """Alignment error rate, if each link is aligned with the candidate of the largest weight; from
+    0 (perfect) to 1."""
 
     n: int
-    """Number of links that were judged."""
+    """Number of judged links."""
 
     random: float
-    """Expected precision at 1 of random guessing."""
+    """Expected precision at 1 of a random choice."""
 
 
 @dataclass(frozen=True)
 class BestHead:
-    """Best attention head: selected on one half of the cases and evaluated on the other half."""
+    """Best attention head, selected on one half of the cases and evaluated on the other half."""
 
     name: str
     p1_chosen: float
@@ -81,7 +83,7 @@ class BestHead:
 @dataclass(frozen=True)
 class MapAccuracy:
     task: str
-    """Description of the ground truth, such as copied words or manual alignments."""
+    """Description of the ground truth for display, such as copied words or manual alignments."""
 
     n: int
     maps: dict[str, MapScore]
@@ -96,12 +98,12 @@ class MapAccuracy:
 
     @property
     def chance(self) -> float:
-        """Expected precision at 1 of random guessing."""
+        """Expected precision at 1 of a random choice."""
         return self.maps["random"].random
 
     @property
     def items(self) -> str:
-        """Plural name of the inputs: texts, images or recordings."""
+        """Plural name of the inputs for display: texts, images or recordings."""
         if "times" in self.facts:
             return "recordings"
         return "images" if "centre" in self.maps else "texts"
@@ -112,8 +114,8 @@ class MapAccuracy:
         return [name for name in self._ranked() if is_head(name)]
 
     def leading(self, n_heads: int) -> list[str]:
-        """Names of all maps, best first, with at most `n_heads` single heads; baselines come
-        last."""
+        """Return the names of the maps, best first, with at most `n_heads` single heads. Baselines
+        come last."""
         left_out = {*self.heads[n_heads:], *BASELINES}
         chosen = [name for name in self._ranked() if name not in left_out]
         return chosen + [name for name in BASELINES if name in self.maps]
@@ -158,11 +160,10 @@ def measure_accuracy(
     maker: MapFunction | None = None,
     note: Callable[[int], None] = lambda done: None,
 ) -> MapAccuracy:
-    """Measure the accuracy of every map on every case; expensive maps only on the first `few`
-    cases.
+    """Measure the accuracy of every map on every case; slow maps only on the first `few` cases.
 
-    All cases are of one kind: their `unit` is that of the first. `maker` replaces the methods for
-    making the maps of a case. `note` receives the number of finished cases.
+    All cases must have one unit. `maker`: function that makes the maps of a case, instead of the
+    methods. `note`: function that receives the number of finished cases.
     """
     if not cases:
         raise UserError(
@@ -208,7 +209,8 @@ def _judge(map_: Map, case: Case, number: int) -> Iterator[_Judgement]:
 
 
 def heaviest(weights_RS: Tensor, case: Case, link: GroundTruthLink) -> int:
-    """Index of the candidate with the largest weight; if several are equal, of the first."""
+    """Return the index of the candidate with the largest weight for a link; if several are equal,
+    the first."""
     row_S = weights_RS[list(link.rows)].sum(0)
     among = case.candidates(link)
     sums = torch.stack([row_S[list(case.columns[number])].sum() for number in among])
@@ -223,8 +225,11 @@ def _score(found: Sequence[_Judgement]) -> MapScore:
 
 
 def _best(hits: dict[str, list[_Judgement]]) -> BestHead | None:
-    """Select the best head on the even cases and evaluate it on the odd ones, because the best of
-    many heads is partly luck."""
+    """Return the best head, selected on even cases and evaluated on odd ones, because the best of
+    many heads is partly luck.
+
+    None if there are no heads or too few cases.
+    """
     heads = {name: found for name, found in hits.items() if is_head(name)}
     halves = {
         name: tuple([hit for hit in found if hit.case % 2 == odd] for odd in (0, 1))
@@ -239,20 +244,20 @@ def _best(hits: dict[str, list[_Judgement]]) -> BestHead | None:
 
 
 def is_head(name: str) -> bool:
-    """Whether the name is that of a single head, like `cross.2.5` but not `cross.2.mean`."""
+    """Whether a map is of a single head: `cross.2.5` is, `cross.2.mean` is not."""
     return name.count(".") == 2 and name.rpartition(".")[2].isdecimal()
 
 
 def random_map(case: Case, seed: int) -> Map:
-    """Baseline map with random weights, in which every candidate has the same chance."""
+    """Return a baseline map with random weights, in which every candidate has the same chance."""
     shape = len(case.reading.outputs), len(case.reading.streams[case.stream])
     weights_RS = torch.from_numpy(np.random.default_rng(seed).random(shape))
     return Map.of("random", {case.stream: _level(weights_RS, case)})
 
 
 def _level(weights_RS: Tensor, case: Case) -> Tensor:
-    """Keep only the first token of each candidate and of each link. Otherwise long words would have
-    better chances in a random map."""
+    """Set the weights to zero except at the first token of each candidate and of each link.
+    Otherwise long words would have better chances in a random map."""
     first = [places[0] for places in case.columns]
     others_S = torch.ones(weights_RS.shape[1], dtype=torch.bool)
     others_S[first] = False
@@ -263,14 +268,15 @@ def _level(weights_RS: Tensor, case: Case) -> Tensor:
 
 
 def plain_map(case: Case) -> Map:
-    """Baseline map that ignores the content: the centre of an image, otherwise the diagonal."""
+    """Return the baseline map that ignores the content: `centre` for an image, otherwise
+    `diagonal`."""
     media = case.reading.media
     is_image = media is not None and media.kind == "image"
     return centre_map(case) if is_image else diagonal_map(case)
 
 
 def centre_map(case: Case) -> Map:
-    """Baseline map that points at the centre of an image, where objects often are."""
+    """Return a baseline map that points at the centre of an image, where objects often are."""
     media = case.reading.media
     assert media is not None
     at = [torch.linspace(-1, 1, n) if n > 1 else torch.zeros(1) for n in media.grid]
@@ -281,8 +287,8 @@ def centre_map(case: Case) -> Map:
 
 
 def diagonal_map(case: Case) -> Map:
-    """Baseline map that points at the position of the input with the same relative position as the
-    output."""
+    """Return a baseline map that points at the input position with the same relative position as
+    the output."""
     n_rows, n_columns = len(case.reading.last), len(case.reading.streams[case.stream])
     rows = [output.row or 0 for output in case.reading.outputs]
     at_R1 = torch.tensor(rows)[:, None] / max(n_rows - 1, 1)
@@ -291,7 +297,7 @@ def diagonal_map(case: Case) -> Map:
 
 
 def _short(value: Any) -> Any:
-    """Round to four digits, more than such counts can justify."""
+    """Round to four digits, which is more than the number of cases can justify."""
     if isinstance(value, float):
         return round(value, 4)
     if isinstance(value, dict):
@@ -302,7 +308,7 @@ def _short(value: Any) -> Any:
 @dataclass(frozen=True)
 class Cases:
     kind: str
-    """Description of the ground truth for the user."""
+    """Description of the ground truth for display."""
 
     cases: list[Case]
     spoken: tuple[SpokenCase, ...] = ()
@@ -313,8 +319,8 @@ def find_cases(
     run: LoadedRun, most: int, *, pairs: Path | None = None, reactions: Path | None = None,
     media: Path | None = None,
 ) -> Cases:  # fmt: skip
-    """Make at most `most` cases from a file, or without a file from random texts that repeat
-    themselves."""
+    """Return at most `most` cases from a file, or from repeated random tokens if there is no
+    file."""
     if media is not None:
         return _media_cases(run, media, most)
     if reactions is not None:
@@ -356,7 +362,7 @@ def validate(
 
 
 def with_fresh_weights(run: LoadedRun) -> LoadedRun:
-    """Return the run with reinitialized weights, to find what a map shows because of the
+    """Return the run with newly initialized weights, which shows what a map owes to the
     architecture alone."""
     torch.manual_seed(1)
     return run.with_model(build_model(run.shape, device=run.device).eval())

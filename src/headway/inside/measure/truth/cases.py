@@ -1,10 +1,11 @@
-"""Test cases for attribution maps: inputs for which the positions that matter are known.
+"""Test cases for attribution maps, which are inputs for which the important positions are known.
 
-Translations have given alignments, and words that are identical on both sides. For chemical
-reactions it is known which atom of the reactants each product atom comes from: files have one
+Translations have manual alignments, or words that are identical on both sides. Language models copy
+tokens from an earlier occurrence in the same text.
+
+In chemical reactions, the reactant atom that each product atom comes from is known. Files have one
 reaction per line in SMILES with atom numbers, such as `[CH3:1][OH:2].Cl>>[CH3:1]Cl`. If several
-reactant atoms share a number they are equivalent, and any of them is right. Language models copy
-tokens from an earlier place in the same text.
+reactant atoms share a number, they are equivalent, and any of them is correct.
 """
 
 from __future__ import annotations
@@ -31,45 +32,45 @@ from headway.tokens.vocabtxt import SMILES_CUTS
 
 @dataclass(frozen=True)
 class GroundTruthLink:
-    """One part of the output, and the input positions that it was taken from."""
+    """One part of the output, with the input positions that it comes from."""
 
     rows: tuple[int, ...]
-    """Indices of the outputs that belong to the link, such as the tokens of a word."""
+    """Indices of the outputs in this part, such as the tokens of a word."""
 
     correct: frozenset[int]
-    """Indices of the case's columns that count as correct."""
+    """Indices of the candidates (`Case.columns`) that are correct."""
 
     sure: frozenset[int]
-    """Columns that an alignment must contain (sure links), for the alignment error rate; a subset
-    of `correct`."""
+    """Indices of the candidates that an alignment must contain (sure links), for the alignment
+    error rate; a subset of `correct`."""
 
     candidates: tuple[int, ...] = ()
-    """Indices of the columns to choose from; empty: all columns."""
+    """Indices of the candidates to choose from; empty: all of them."""
 
 
 @dataclass(frozen=True)
 class Case:
     reading: Reading
     stream: str
-    """Name of the stream that the columns are taken from, such as `source`."""
+    """Name of the stream that contains the candidates, such as `source`."""
 
     columns: tuple[tuple[int, ...], ...]
-    """Candidate positions, each a group that counts as one, such as the tokens of a word."""
+    """Candidates, each a group of positions that count as one, such as the tokens of a word."""
 
     links: tuple[GroundTruthLink, ...]
     unit: str = "words"
-    """Unit of the links: words, tokens or atoms."""
+    """Unit of the links for display: words, tokens or atoms."""
 
     def candidates(self, link: GroundTruthLink) -> tuple[int, ...]:
         return link.candidates or tuple(range(len(self.columns)))
 
     def chance(self, link: GroundTruthLink) -> float:
-        """Probability that a randomly chosen candidate is correct."""
+        """Probability that a random candidate of the link is correct."""
         among = self.candidates(link)
         return len(link.correct.intersection(among)) / len(among)
 
     def with_judged_outputs(self) -> Case:
-        """Return the case with only the outputs that are judged, which saves time."""
+        """Return the case with only the outputs that are judged, because each output costs time."""
         kept = sorted({row for link in self.links for row in link.rows})
         numbers = {row: number for number, row in enumerate(kept)}
         outputs = tuple(self.reading.outputs[row] for row in kept)
@@ -83,7 +84,7 @@ MapFunction = Callable[[LoadedRun, Case], list[Map]]
 
 
 def word_groups(words: tuple[int, ...] | list[int]) -> dict[int, tuple[int, ...]]:
-    """Positions of each word, in order."""
+    """Return the positions of each word, by the index of the word."""
     found: dict[int, list[int]] = {}
     for place, word in enumerate(words):
         if word >= 0:
@@ -92,8 +93,8 @@ def word_groups(words: tuple[int, ...] | list[int]) -> dict[int, tuple[int, ...]
 
 
 def word_case(reading: Reading, pairs: list[tuple[int, int]]) -> Case | None:
-    """Make a case from a translation and its word alignment (source, target); None without
-    links."""
+    """Return a case made from a translation and its word alignment (source, target); None if no
+    word is aligned."""
     sources = word_groups(reading.streams["source"].words)
     targets = word_groups(written_words(reading))
     links = []
@@ -111,7 +112,7 @@ SIGNS = ".,;:!?\"'()[]«»„“”‚‘’…–—-"
 
 @dataclass(frozen=True)
 class AlignedPair:
-    """A source text, its translation and, if known, their word alignment."""
+    """Source text, its translation and, if known, their word alignment."""
 
     source: str
     target: str
@@ -119,8 +120,8 @@ class AlignedPair:
 
 
 def read_aligned_pairs(path: Path) -> list[AlignedPair]:
-    """Read lines of source, tab and target, optionally followed by a tab and pairs such as `0-0
-    1-2`."""
+    """Read lines of source and target, separated by a tab. A third column may hold the alignment,
+    such as `0-0 1-2`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -143,7 +144,7 @@ def read_aligned_pairs(path: Path) -> list[AlignedPair]:
 
 
 def alignment_cases(run: LoadedRun, pairs: Iterable[AlignedPair]) -> list[Case]:
-    """Make cases from translations with known word alignments. The model reads the given
+    """Return cases from translations with known word alignments. The model reads the given
     translation."""
     made = (_case(run, pair) for pair in pairs if pair.links)
     return [case for case in made if case is not None]
@@ -155,12 +156,12 @@ def _case(run: LoadedRun, pair: AlignedPair) -> Case | None:
 
 
 def copied_word_cases(run: LoadedRun, pairs: Iterable[tuple[str, str]]) -> list[Case]:
-    """Make cases from names and numbers that occur exactly once in the source and in the
+    """Return cases from names and numbers that occur exactly once in the source and in the
     translation.
 
     They need no manual alignment. Only words with a digit or a capital letter count, because other
-    words may have different meanings (`was`, `die`). Words that begin both sentences do not count,
-    because every first word has a capital letter.
+    identical words may have different meanings (`was`, `die`). Words that begin both sentences do
+    not count, because every first word has a capital letter.
     """
     cases = []
     for source, target in pairs:
@@ -180,7 +181,8 @@ def copied_word_cases(run: LoadedRun, pairs: Iterable[tuple[str, str]]) -> list[
 
 
 def _read(run: LoadedRun, source: str, target: str) -> Reading | None:
-    """Make the reading of a translation pair; None if it is empty or too long for the model."""
+    """Return the reading of a translation pair; None if a side is empty, or too long for the
+    model."""
     try:
         return read(run, source, GenerationOptions(output=target)) if target.strip() else None
     except UserError:
@@ -195,7 +197,8 @@ def _words(stream: TokenStream, words: Sequence[int]) -> list[str]:
 
 
 def _common(ours: Sequence[str], theirs: Sequence[str]) -> list[tuple[int, int]]:
-    """Word numbers of names and numbers that occur exactly once on both sides, as pairs."""
+    """Return pairs of word indices (source, target) of names and numbers that occur exactly once on
+    each side."""
     left, right = ([word.strip(SIGNS) for word in side] for side in (ours, theirs))
     return [
         (i, right.index(word))
@@ -216,11 +219,12 @@ PIECE = re.compile(SMILES_CUTS)
 ATOM = re.compile(r"\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\*")
 NUMBERED = re.compile(r"\[(?P<atom>[^\]:]+)(?::(?P<number>\d+))?\]")
 PLAIN = re.compile(r"(?P<symbol>B|C|N|O|S|P|F|Cl|Br|I|b|c|n|o|s|p)(?P<hydrogens>H\d?)?")
-"""Atoms that SMILES writes without brackets. A hydrogen on an aromatic nitrogen must be written."""
+"""Pattern of atoms that SMILES writes without brackets. Aromatic nitrogen with a hydrogen atom
+needs brackets."""
 
 
 def atom_cases(run: LoadedRun, path: Path) -> list[Case]:
-    """Make a case for each chemical reaction of a file; the atoms before the arrow are the
+    """Return a case for each chemical reaction of a file. The atoms of the reactants are the
     candidates."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -235,10 +239,8 @@ def atom_cases(run: LoadedRun, path: Path) -> list[Case]:
 
 
 def atom_case(run: LoadedRun, reaction: str, where: str = "the reaction") -> Case | None:
-    """Make a case of a chemical reaction.
-
-    None if no atom of the product has the number of an atom before the arrow.
-    """
+    """Return the case of a chemical reaction; None if no product atom has the number of a reactant
+    atom."""
     pieces = PIECE.findall(reaction)
     if pieces.count(ARROW) != 1 or "".join(pieces) != reaction:
         raise DataError(
@@ -269,7 +271,8 @@ def atom_case(run: LoadedRun, reaction: str, where: str = "the reaction") -> Cas
 
 
 def strip_number(piece: str) -> tuple[str, int | None]:
-    """Split a bracket atom and its number: `[CH3:7]` becomes C and 7.
+    """Split a bracket atom into its symbol and its number (None if it has none): `[CH3:7]` becomes
+    C and 7.
 
     Atoms with a charge or chirality keep their brackets.
     """
@@ -285,16 +288,16 @@ def strip_number(piece: str) -> tuple[str, int | None]:
 
 
 TEXTS, HALF = 200, 32
-"""Number of random texts, and of the tokens that each of them repeats."""
+"""Maximum number of random texts, and number of tokens that each of them repeats."""
 
 
 @torch.no_grad()
 def repeat_cases(run: LoadedRun, n: int = TEXTS, length: int = HALF, seed: int = 1) -> list[Case]:
-    """Make cases of random tokens that are repeated once.
+    """Return cases of random tokens that are repeated once.
 
-    A model that predicts the second half correctly has copied it from the token after the earlier
-    occurrence. Only correct predictions count. No token occurs twice in the first half, so that
-    this position is unique.
+    A model that predicts a token of the second copy correctly has copied it from the first copy.
+    Only correct predictions are judged. No token occurs twice in the first copy, so the correct
+    position is unique.
     """
     if not run.spec.continues:
         raise UserError(
@@ -330,7 +333,7 @@ def repeat_cases(run: LoadedRun, n: int = TEXTS, length: int = HALF, seed: int =
 
 
 def _link(row: int, length: int) -> GroundTruthLink:
-    """Link of output `row`, which predicts token row + 1. That token also occurred `length`
-    positions before."""
+    """Return the link of output `row`, which predicts token row + 1. Its correct position is that
+    of the same token, `length` positions earlier."""
     right = frozenset({row + 1 - length})
     return GroundTruthLink((row,), right, right, tuple(range(row + 1)))

@@ -1,7 +1,7 @@
 """Ground truth for images, videos and recordings: bounding boxes of objects, and word timestamps.
 
-A map points at its strongest patch or audio frame. It is correct if that is in the box of the
-object or in the time of the word: the pointing game (Zhang et al. 2016). Word timestamps of each
+A map is correct if its strongest patch or audio frame is in the box of the object or in the
+interval of the word. This is the pointing game of Zhang et al. (2016). Word timestamps of each
 method are compared with evenly spaced words.
 """
 
@@ -43,22 +43,24 @@ from headway.tasks.media_inputs import what_of
 from headway.tasks.preprocess.preprocessor import media_settings_of
 
 RelativeBox = tuple[float, float, float, float]
-"""Bounding box: left, top, right and bottom, as fractions of the image that the model reads."""
+"""Bounding box: left, top, right and bottom, as fractions of the width or height of the image that
+the model reads."""
 
 
 @dataclass(frozen=True)
 class SpokenCase:
-    """A recording, its case, and the start and end of each word in seconds."""
+    """Test case of a recording, with the start and end of each word in seconds."""
 
     case: Case
     times: tuple[tuple[float, float], ...]
 
 
 def scene_cases(run: LoadedRun, manifest: Path, most: int) -> list[Case]:
-    """Make cases from images and videos with bounding boxes.
+    """Return cases from images and videos with bounding boxes.
 
-    Each line of the manifest has `objects`. An object has `words`, the indices (from 0) of the
-    words in the text that name it, and its `box` (or `boxes`, one per frame of a video).
+    Each line of the manifest has `objects`. The `words` of an object are the indices (from 0) of
+    the words in the text that name it. Its `box` is the bounding box; a video has `boxes`, one per
+    frame.
     """
     found = []
     for item, facts, where in _lines(run, manifest, most):
@@ -105,7 +107,7 @@ def _label_case(
     run: LoadedRun, media: MediaInput, facts: dict[str, Any], things: list[Any],
     patches: list[frozenset[int]],
 ) -> Case | None:  # fmt: skip
-    """Make a case from an image with a label that names an object, or with a single object."""
+    """Return a case from an image whose label names an object, or that has a single object."""
     label = facts.get("label")
     named = [right for thing, right in zip(things, patches, strict=True)
              if thing.get("name") == label or len(things) == 1]  # fmt: skip
@@ -125,16 +127,17 @@ def _case(reading: Reading, stream: str, media: MediaInput, links: list[GroundTr
 def boxes_of(
     thing: dict[str, Any], media: MediaInput, size: tuple[int, int], where: str
 ) -> list[RelativeBox | None]:
-    """Bounding box of an object for each time step of the patches; None where it is not visible.
+    """Return the bounding box of an object at each time step of the patches; None where it is not
+    visible.
 
-    `size` has the height and width of the image file.
+    `size`: height and width of the image file.
     """
     every = thing.get("boxes") or [thing.get("box")]
     n_times = media.grid[0]
     found = []
     for time in range(n_times):
         first, last = time * len(every) // n_times, (time + 1) * len(every) // n_times
-        # A patch of a video spans several frames: use the box of the middle frame.
+        # A patch of a video spans several frames, so the box of the middle frame is used.
         box = every[min((first + max(first, last - 1)) // 2, len(every) - 1)]
         found.append(None if box is None else _bring(box, size, media.item.shape[-2:], where))
     return found
@@ -152,7 +155,8 @@ def _bring(box: Any, size: tuple[int, int], now: tuple[int, ...], where: str) ->
 
 
 def right_patches(media: MediaInput, boxes: list[RelativeBox | None]) -> frozenset[int]:
-    """Patches whose centre is in the box; for a small object the patch that contains its centre.
+    """Return the indices of patches whose centre is in the box; for a small object, the patch that
+    contains the object's centre.
 
     Indices do not count the special tokens before the patches.
     """
@@ -180,7 +184,7 @@ def right_patches(media: MediaInput, boxes: list[RelativeBox | None]) -> frozens
 
 
 def recording_cases(run: LoadedRun, manifest: Path, most: int) -> list[SpokenCase]:
-    """Make cases from recordings with word timestamps.
+    """Return cases from recordings with word timestamps.
 
     Each line of the manifest has `words`, each with `word`, `start` and `end`. The model reads the
     given text.
@@ -212,7 +216,7 @@ def recording_cases(run: LoadedRun, manifest: Path, most: int) -> list[SpokenCas
 
 
 def right_rows(media: MediaInput, start: float, end: float) -> frozenset[int]:
-    """Audio frames whose middle is within the time of a word."""
+    """Return the audio frames whose middle is within the interval of a word, given in seconds."""
     rows = range(media.n_unpadded_rows)
     return frozenset(row for row in rows if start <= (row + 0.5) * media.row_s < end)
 
@@ -228,7 +232,8 @@ def _time(word: Any, where: str) -> tuple[float, float]:
 def _lines(
     run: LoadedRun, manifest: Path, most: int
 ) -> Iterator[tuple[Example, dict[str, Any], str]]:
-    """Yield the first items of a manifest, each with the values of its line."""
+    """Yield the first `most` items of a manifest, each with the JSON values of its line and its
+    location for messages."""
     settings = media_settings(run.settings)
     if settings is None:
         raise UserError(f"{run.folder.name} reads text, not a media manifest.")
@@ -254,9 +259,9 @@ def boundary_errors(found: Times, known: Times) -> list[float]:
 
 
 def even_times(media: MediaInput, n_words: int) -> Times:
-    """Baseline word timestamps: words of equal length whose boundaries are moved to pauses.
+    """Return baseline word timestamps: words of equal length, whose boundaries are moved to pauses.
 
-    It uses the audio, but does not know the words.
+    The baseline uses the audio, but does not know the words.
     """
     return _ends(at_pauses(media, _even_words(media, n_words)))
 
@@ -271,11 +276,11 @@ def _ends(words: Sequence[WordTiming]) -> Times:
 
 
 def measure_times(run: LoadedRun, cases: Sequence[SpokenCase]) -> dict[str, Any]:
-    """Median error of word boundaries in milliseconds, by method.
+    """Return the median error of word boundaries in milliseconds, by method.
 
-    `own_ms` is the error of the method's own boundaries, `median_ms` that after moving them to
-    pauses. The method `attention` uses the heads found in each recording alone. `best head` is a
-    single head that was selected on one half of the recordings and evaluated on the other.
+    `own_ms`: error of the method's own boundaries. `median_ms`: error after boundaries are moved to
+    pauses. The method `attention` uses heads that are selected in each recording alone. The method
+    `best head` is a single head, selected on one half of the recordings and evaluated on the other.
     """
     errors: dict[str, list[float]] = {}
     own: dict[str, list[float]] = {}
@@ -314,8 +319,11 @@ def measure_times(run: LoadedRun, cases: Sequence[SpokenCase]) -> dict[str, Any]
 
 
 def with_aligning(methods: Sequence[str], few: int) -> MapFunction:
-    """Return a function that makes maps for `measure_accuracy`: those of the methods, and
-    `aligning`, the mean of the heads that follow the audio."""
+    """Return a function that makes the maps of a case for `measure_accuracy`.
+
+    It makes the maps of the methods, and the map `aligning`, which is the mean of the heads that
+    follow the audio.
+    """
     count = iter(range(1 << 30))
 
     def make_maps(run: LoadedRun, case: Case) -> list[Map]:
@@ -334,7 +342,8 @@ def with_aligning(methods: Sequence[str], few: int) -> MapFunction:
 
 
 def _errors(seen: Trace, rows: RowRanges, spoken: SpokenCase) -> tuple[list[float], list[float]]:
-    """Boundary errors of the method's words, and of the same words moved to pauses."""
+    """Return the boundary errors of the method's words, and of the same words after they are moved
+    to pauses."""
     media = seen.reading.media
     assert media is not None
     words = find_word_timings(seen.reading, rows, None)
