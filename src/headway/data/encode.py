@@ -1,4 +1,4 @@
-"""Encode examples as arrays in files, block by block, and count the examples left out."""
+"""Encode examples block by block as arrays in files, and count the examples left out."""
 
 from __future__ import annotations
 
@@ -26,26 +26,29 @@ from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.word_cache import FlatIds
 
 LIMITS = (64, 128, 256, 512, 1024)
-"""Sequence lengths in tokens for which the report counts longer examples: powers of two in the
-usual range of context lengths."""
+"""Sequence lengths in tokens; for each, the report counts the longer examples. They are powers of
+two in the usual range of context lengths."""
 
 MOST_CHARACTERS = 100
-"""A pair with more than this many characters per token of the longest limit counts as too long and
-is cut before it is tokenised: megabytes without a blank would take much memory and time."""
+"""Maximum number of characters of a text per token of the longest length limit. Longer texts of
+pairs are cut before they are tokenized, and their pairs count as too long. Megabytes without a
+space would take much memory and time."""
 
 MOST_UNKNOWN = 1_000
-"""Maximum number of unknown characters that are remembered: more than a few stray symbols, while a
-corpus in another script has more."""
+"""Maximum number of distinct unknown characters that are remembered. It is enough for stray
+symbols; a corpus in another script has more."""
 
 
 @dataclass(frozen=True)
 class RoutedBlock:
-    """A block of examples or of pieces of documents, each routed to training or validation."""
+    """Block of examples, or of pieces of documents, each assigned to training or validation."""
 
     examples: Sequence[Example]
     valid: NDArray[np.bool_]
+    """Whether each item is for validation."""
+
     first: NDArray[np.bool_]
-    """Whether each item begins an example, rather than continuing a document."""
+    """Whether each item begins an example; False if it continues a document."""
 
     def kept(self, rows: NDArray[np.bool_]) -> RoutedBlock:
         if rows.all():
@@ -54,11 +57,14 @@ class RoutedBlock:
 
 
 class Router:
-    """Route the examples of one source to training or validation.
+    """Assigns the examples of one source to training or validation.
 
-    Examples are routed whole, or, with `cut`, by characters: the first `cut` characters are for
-    training. `blank` examples, which may have many pieces, become one example without text, so that
-    they are still counted.
+    Args:
+        held_out: Whether each example is for validation.
+        cut: Number of characters from the beginning that are for training. The rest is for
+            validation. None: examples are assigned whole.
+        blank: Whether each example has no text. All its pieces become one empty example, so that
+            it is still counted. None: no example is blank.
     """
 
     def __init__(
@@ -108,7 +114,7 @@ class Router:
     def _by_character(self, item: Example, left: int) -> Iterator[tuple[Example, bool, bool]]:
         text = item.text("text")
         if left >= len(text):
-            # A document that is cut exactly after this piece ends here for training.
+            # If the cut is exactly after this piece, the document ends here for training.
             yield item._replace(ends=item.ends or left == len(text)), False, self.first
         elif left <= 0:
             yield item, True, self.first or left == 0
@@ -118,14 +124,15 @@ class Router:
 
 
 def texts_of(item: Example) -> list[str]:
-    """Return the names of the values that are text."""
+    """Return the names of the values that are texts."""
     return [name for name, value in item.values.items() if isinstance(value, str)]
 
 
 def all_for_validation(
     source: DataSource, examples: Iterable[Example] | None = None
 ) -> Iterator[RoutedBlock]:
-    """Route all examples of a source, or the given ones instead, to validation."""
+    """Yield blocks of examples that are all for validation. `examples`: examples to use instead of
+    those of the source."""
     before = True
     for block in in_example_blocks(
         source if examples is None else examples, source.schema.text_names
@@ -137,36 +144,40 @@ def all_for_validation(
 
 
 class EncodedBlock(NamedTuple):
+    """Result of encoding a block of texts. All fields except `kept` cover only items with text."""
+
     kept: NDArray[np.bool_]
-    """Whether each item has text; all other fields cover only items with text."""
+    """Whether each item of the block has text."""
 
     columns: dict[str, FlatIds]
     characters: dict[str, NDArray[np.int64]]
     n_bytes: NDArray[np.int64]
-    """UTF-8 bytes of the texts, or of the bodies of documents with fields."""
+    """Number of UTF-8 bytes of each text; of the body, for documents with fields."""
 
     n_unknown: int
+    """Number of unknown tokens."""
+
     unknown: set[str]
-    """Characters missing from the tokenizer."""
+    """Characters that the tokenizer does not know."""
 
 
 @dataclass(frozen=True)
 class BlockEncoder:
-    """Callable that converts a block of texts to token ids. It can be pickled for worker
-    processes."""
+    """Converts a block of texts to token ids. It can be pickled for worker processes."""
 
     vocab: Path
     columns: Mapping[str, TokenColumn]
-    """Columns to encode, by the names of the token arrays."""
+    """Columns to encode, by the names of their token arrays."""
 
     body: str
     """Name of the column whose UTF-8 bytes are counted."""
 
     is_joined: bool
-    """Whether all columns together form one text, so that some of them may be empty."""
+    """Whether all columns together form one text, as the fields of a document do. Some of them may
+    then be empty."""
 
     most: int | None
-    """Maximum number of characters of a text that are encoded; None: no limit."""
+    """Maximum number of characters of each text that are encoded; None: no limit."""
 
     @cached_property
     def tokenizers(self) -> dict[str, Tokenizer]:
@@ -176,7 +187,7 @@ class BlockEncoder:
         return {name: vocab.target if name == "target" else vocab.source for name in self.columns}
 
     def __reduce__(self) -> tuple[type[BlockEncoder], tuple[object, ...]]:
-        """Pickle without the tokenizers: every worker loads its own."""
+        """Pickle without the tokenizers, because every worker loads its own."""
         return BlockEncoder, (self.vocab, self.columns, self.body, self.is_joined, self.most)
 
     def __call__(self, given: EncodeBlock) -> EncodedBlock:
@@ -211,19 +222,21 @@ def _sizes(texts: Sequence[str] | Sequence[bytes]) -> NDArray[np.int64]:
 
 
 def has_text(columns: Iterable[Sequence[str]], *, is_joined: bool) -> NDArray[np.bool_]:
-    """Return which examples have text. A document needs one non-empty field; a pair needs both
-    texts."""
+    """Return whether each example has text. If columns are joined (a document with fields), one
+    non-empty column is enough; otherwise every column must have text."""
     sides = [np.array([bool(text.strip()) for text in texts], np.bool_) for texts in columns]
     return reduce(np.logical_or if is_joined else np.logical_and, sides)
 
 
 class EncodeBlock(NamedTuple):
-    """A block of texts, the input of `BlockEncoder`."""
+    """Block of texts to encode, the input of `BlockEncoder`."""
 
     texts: dict[str, list[str]]
     continues: NDArray[np.bool_]
+    """Whether each item continues the document of the previous item."""
+
     whole: NDArray[np.bool_]
-    """Whether each item is a whole example, not a piece of a document."""
+    """Whether each item is a whole example; False for a piece of a document."""
 
     words: list[Sequence[str]]
 
@@ -245,27 +258,36 @@ def _both() -> list[int]:
 
 @dataclass
 class EncodingCounts:
-    """Progress and totals of the encoding, stored as JSON for resuming."""
+    """Progress and totals of the encoding, stored as JSON so that interrupted work can be resumed.
+    Lists of two numbers are for training and validation."""
 
     blocks: int = 0
+    """Number of encoded blocks."""
+
     n: list[int] = field(default_factory=_both)
-    """Number of training and of validation examples. Other lists have these two entries, too."""
+    """Numbers of training and of validation examples."""
 
     n_bytes: list[int] = field(default_factory=_both)
     tokens: dict[str, list[int]] = field(default_factory=dict)
-    """Tokens of each column of texts, including pairs that are left out."""
+    """Number of tokens in each text column, for each split. Pairs that are left out are
+    included."""
 
     characters: dict[str, int] = field(default_factory=dict)
-    """Characters of each column, in training only."""
+    """Number of characters in each text column of the training data."""
 
     unfinished: list[int] = field(default_factory=_both)
-    """For each split, tokens so far of a document that continues in the next block."""
+    """For each split, number of tokens so far in a document that continues in the next block."""
 
     dropped: dict[str, int] = field(default_factory=lambda: {"empty": 0, "validation_empty": 0})
+    """Number of examples left out, by reason."""
+
     over_long: dict[str, int] = field(default_factory=lambda: dict.fromkeys(map(str, LIMITS), 0))
+    """Number of training examples with more tokens than each limit, by limit."""
+
     unknown_tokens: int = 0
     unknown_characters: list[str] = field(default_factory=list)
     shown: int = 0
+    """Number of validation examples stored as text."""
 
     @classmethod
     def of_pairs(cls, max_len: int) -> EncodingCounts:
@@ -278,8 +300,8 @@ class EncodingCounts:
 
 
 class DatasetWriter:
-    """Writes `train.*` and `valid.*`: a token store for each column of texts, the numbers of labels
-    and tags, regression targets, and the pieces and shape of each word of tagged sentences."""
+    """Writes the stored arrays of both splits to `train.*` and `valid.*`: tokens of texts, labels,
+    tags, regression targets, and the token counts and letter case of tagged words."""
 
     def __init__(
         self,
@@ -289,7 +311,8 @@ class DatasetWriter:
         folder: Path,
         known: tuple[DataManifest, DataManifest] | None = None,
     ) -> None:
-        """Start, or resume from `known`: the count and the files of an interrupted attempt."""
+        """Start writing to the folder, or resume. `known`: the counts and files that an interrupted
+        attempt recorded; None: start from the beginning."""
         self.source, self.schema = source, source.schema
         schema, data = source.schema, source.settings.data
         self.pairs = schema.is_translation
@@ -302,7 +325,7 @@ class DatasetWriter:
         self.encode = BlockEncoder(vocab, schema.token_columns, body, schema.has_fields, most)
         self.files = GrowingFiles(folder, files)
         numbers = {name: i for i, name in enumerate(labels)}
-        # No text is that long, but a document may be as long as its file.
+        # No single text exceeds 32-bit lengths, but a document may be as long as its file.
         lengths = "<i8" if schema.in_pieces else "<i4"
         tools = StoreTools(self.encode.tokenizers, numbers, lengths)
         columns = (*schema.token_columns.values(), *schema.other_columns)
@@ -311,7 +334,7 @@ class DatasetWriter:
 
     @property
     def stores(self) -> dict[str, StoreFacts]:
-        """Description of each stored array for the manifest: its kind and number types."""
+        """Descriptions of the stored arrays for the manifest, by array name."""
         return {name: facts for one in self.writers for name, facts in one.stores.items()}
 
     def __enter__(self) -> DatasetWriter:
@@ -321,8 +344,8 @@ class DatasetWriter:
         self.files.close()
 
     def run(self, blocks: Iterator[RoutedBlock], done: Callable[[RoutedBlock], None]) -> None:
-        """Encode all blocks that an earlier attempt has not finished. `done` is called for every
-        block."""
+        """Encode all blocks except those that an earlier attempt has finished. `done` is called for
+        every block."""
         waiting: deque[RoutedBlock] = deque()
 
         def given() -> Iterator[EncodeBlock]:
@@ -333,7 +356,7 @@ class DatasetWriter:
                 waiting.append(routed)
                 yield self._encode_block(routed)
 
-        # Without texts, starting a worker takes longer than the whole work.
+        # Without texts, starting a worker takes longer than all of the encoding.
         work = map_blocks if self.encode.columns else map
         for encoded in work(self.encode, given()):
             routed = waiting.popleft()
@@ -348,7 +371,7 @@ class DatasetWriter:
         return EncodeBlock(cast(dict[str, list[str]], texts), ~routed.first, whole, words)
 
     def _add(self, routed: RoutedBlock, encoded: EncodedBlock) -> None:
-        """Count and write the next block."""
+        """Count and write the examples of the next block."""
         kept = routed.kept(encoded.kept)
         left = int(routed.valid.sum()) - int(kept.valid.sum())
         self.count.dropped["validation_empty"] += left
@@ -379,8 +402,8 @@ class DatasetWriter:
         self.count.blocks += 1
 
     def _lengths(self, encoded: EncodedBlock) -> dict[str, NDArray[np.int64]]:
-        """Return lengths in tokens. A text that was cut before encoding counts one more for each
-        removed character."""
+        """Return the lengths of the texts in tokens, by column. A text that was cut before encoding
+        gets the maximum number of characters as its length, so that it counts as too long."""
         most, found = self.encode.most, {}
         for name in self.schema.text_names:
             found[name] = lengths = encoded.columns[name].lengths
@@ -391,7 +414,8 @@ class DatasetWriter:
     def _measure(
         self, kept: RoutedBlock, encoded: EncodedBlock, lengths: Mapping[str, NDArray[np.int64]]
     ) -> None:
-        """Count tokens of both splits, and characters and long pairs of training."""
+        """Count the tokens of each split, and the characters and long pairs of the training
+        data."""
         count, training = self.count, ~kept.valid
         for name, sizes in lengths.items():
             tokens = count.tokens.setdefault(name, [0, 0])
@@ -407,7 +431,7 @@ class DatasetWriter:
             self.count.over_long[limit] += int((lengths > int(limit)).sum())
 
     def _write(self, number: int, rows: Mapping[str, Rows], ends: NDArray[np.bool_]) -> None:
-        """Write the rows of one split. The pieces of a document become one sequence."""
+        """Write the encoded values of one split. The pieces of a document become one sequence."""
         texts = [cast(FlatIds, rows[name]).lengths for name in self.schema.text_names]
         whole = None
         if self.schema.in_pieces:
@@ -424,7 +448,7 @@ class DatasetWriter:
             self._count_long(np.sum(texts, axis=0))
 
     def _show(self, kept: RoutedBlock) -> None:
-        """Store validation examples as text, for reports."""
+        """Store the first validation examples as text, for reports."""
         lines = []
         for row in np.flatnonzero(kept.valid & kept.first).tolist():
             if self.schema.all_shown or self.count.shown < self.schema.most_shown:
@@ -433,7 +457,7 @@ class DatasetWriter:
         self.files.write("valid.jsonl", "".join(lines).encode())
 
     def add_to(self, report: Report) -> None:
-        """Add the statistics that need a tokenizer to the report."""
+        """Add the statistics and findings that need a tokenizer to the report."""
         count, data = self.count, self.source.settings.data
         for number, which in enumerate(("training", "validation")):
             if not count.n[number]:
@@ -472,7 +496,7 @@ class DatasetWriter:
             report.findings.append(Finding("warning", "unknown", count.unknown_tokens, text))
 
     def _add_written(self, report: Report) -> None:
-        """Add the sizes of the texts that come with media."""
+        """Add statistics of the texts that come with media to the report."""
         for name, tokenizer in self.encode.tokenizers.items():
             train, valid = self.count.tokens.get(name, [0, 0])
             report.sizes |= {

@@ -1,7 +1,8 @@
-"""Lines of text files: plain, gzip, xz or zstd, or standard input; streamed, in bounded memory.
+"""Stream the lines of text files in bounded memory. Files may be plain, compressed (gzip, xz, zstd)
+or standard input.
 
-A line ends at a line feed and nowhere else, so that aligned files stay aligned whatever characters
-they hold; a carriage return before it is removed.
+Only a line feed ends a line, so that aligned files stay aligned whatever characters they contain. A
+carriage return before a line feed is removed.
 """
 
 from __future__ import annotations
@@ -41,19 +42,20 @@ from headway.errors import ConfigError, DataError, Option, needs
 from headway.settings.listed import ensure_list
 
 MAX_LINE = 10_000_000
-"""Maximum number of characters of a line. A longer one is not a sentence, and often not text."""
+"""Maximum number of characters of a line. A longer line is not a sentence, and the file is often
+not text."""
 
 CHUNK = 1 << 20
-"""Bytes read at a time: larger reads gain nothing and take memory."""
+"""Number of bytes read at a time. Larger reads are not faster and take more memory."""
 
 MOST_HEADS = 4
-"""Maximum number of files whose beginnings are kept in memory: a command alternates between few
+"""Maximum number of files whose first chunks are kept in memory. A command alternates between few
 files, such as both sides of training and validation data."""
 
 KEPT = 1 << 23
-"""Maximum total number of characters of whole files that a command keeps in memory, so that later
-passes need not open them. A tokenizer is trained on up to 10 million characters anyway, so this
-hardly raises the peak of memory."""
+"""Maximum total number of characters of whole files that a command keeps in memory, so that it need
+not read them again. Training a tokenizer needs up to 10 million characters anyway, so this hardly
+increases peak memory."""
 
 T = TypeVar("T")
 
@@ -87,16 +89,16 @@ class _Readable(Protocol):
 
 
 def open_lines(path: str, encoding: str = "utf-8") -> Iterator[str]:
-    """Yield the lines of a file, or of standard input (`-`), without their ends.
+    """Yield the lines of a file, or of standard input (`-`), without line ends.
 
-    A byte order mark at the start is dropped. Errors are a `DataError` that names the file, and the
-    line and byte if known.
+    A byte order mark at the start is dropped. Errors are raised as a `DataError` that names the
+    file and, if known, the line and byte.
     """
     return lines_of(open_text(path, encoding), display_name(path))
 
 
 def lines_of(chunks: Iterable[str], name: str) -> Iterator[str]:
-    """Yield the lines of text in chunks, without their ends; `name` is that of the file."""
+    """Yield lines without line ends from chunks of text. `name`: file name for errors."""
     lines = _Lines(name)
     for text in chunks:
         yield from lines.feed(text)
@@ -104,7 +106,7 @@ def lines_of(chunks: Iterable[str], name: str) -> Iterator[str]:
 
 
 def open_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
-    """Yield the text of a file in chunks, with its line ends; lines may be of any length."""
+    """Yield the text of a file in chunks, including line ends. Lines may be of any length."""
     with _raw(path) as raw:
         yield from _decoded(raw, path, encoding)
 
@@ -132,16 +134,17 @@ def _decoded(raw: BufferedReader, path: str, encoding: str) -> Iterator[str]:
 
 
 class _Room:
-    """Number of characters of whole files that a command may still keep in memory, shared by its
-    files."""
+    """Number of characters of whole files that may still be kept in memory. All files of a command
+    share one instance."""
 
     def __init__(self, size: int) -> None:
         self.size = size
 
 
 class DataFile:
-    """A text file whose beginning is kept in memory, so that it is opened once for detecting the
-    format and reading. The first complete pass keeps the whole file if it fits in the `room`."""
+    """Text file whose first chunks are kept in memory, so that detecting the format and reading
+    need only one opening of the file. After the first complete pass, the whole text is kept if it
+    fits in `room`."""
 
     def __init__(self, path: str, encoding: str = "utf-8", room: _Room | None = None) -> None:
         self.path = path
@@ -161,14 +164,14 @@ class DataFile:
 
     @property
     def first_bytes(self) -> bytes:
-        """The first bytes as stored; empty for a stream, from which they could not be read
-        again."""
+        """First bytes of the file as stored. Empty for standard input and pipes, from which they
+        could not be read a second time."""
         if self._first is None:
             self._first = b"" if is_stream(self.path) else _first_bytes(self._open(), self.path)
         return self._first
 
     def head(self) -> Iterator[str]:
-        """Yield the lines from the beginning of the file. Lines that were read before come from
+        """Yield lines from the beginning of the file. Lines that were already read come from
         memory."""
         try:
             yield from lines_of(self.head_text(), self.name)
@@ -177,8 +180,8 @@ class DataFile:
             raise
 
     def head_text(self) -> Iterator[str]:
-        """Yield the text from the beginning of the file in chunks. Chunks that were read before
-        come from memory."""
+        """Yield text from the beginning of the file in chunks. Chunks that were already read come
+        from memory."""
         at = 0
         while at < len(self._chunks) or self._read_on():
             yield self._chunks[at]
@@ -189,8 +192,11 @@ class DataFile:
         return lines_of(self.text(), self.name)
 
     def text(self) -> Iterator[str]:
-        """Yield all text of the file in chunks. The first complete pass also computes the checksum,
-        and keeps the text if there is room. Without room, later passes open the file again."""
+        """Yield the whole text of the file in chunks.
+
+        The first complete pass also computes the checksum, and keeps the text in memory if there is
+        room. Otherwise, later passes open the file again.
+        """
         if self._whole is not None:
             yield from self._whole
             return
@@ -218,8 +224,8 @@ class DataFile:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Size and SHA-256 of the file. It is read for this only if no pass has read it
-        completely."""
+        """Size and SHA-256 of the file. The file is read to compute them only if no complete pass
+        has done so."""
         if self._identity is None:
             with _raw(self.path) as file:
                 checked = _Checksum(file)
@@ -230,13 +236,13 @@ class DataFile:
         return self._identity
 
     def close(self) -> None:
-        """Close the file but keep the beginning that has been read."""
+        """Close the file, but keep in memory what has been read of its beginning."""
         if self._raw is not None and self.path != STDIN:
             self._raw.close()
         self._raw = self._rest = None
 
     def forget(self) -> None:
-        """Close the file and drop its beginning."""
+        """Close the file and free the memory of its beginning."""
         self.close()
         self._chunks, self._is_whole = [], False
 
@@ -247,7 +253,7 @@ class DataFile:
         return self._raw
 
     def _read_on(self) -> bool:
-        """Read one more chunk; return False at the end of the file."""
+        """Read one more chunk. Return False at the end of the file."""
         if self._is_whole:
             return False
         try:
@@ -267,7 +273,7 @@ class DataFile:
 
 
 class DataFiles:
-    """Cache of the files and folders that a command reads: each file is opened once to detect its
+    """Cache of the files and folders that a command reads. Each file is opened once to detect its
     format, and each folder is listed once."""
 
     def __init__(self) -> None:
@@ -277,8 +283,8 @@ class DataFiles:
         self._known: dict[Hashable, Any] = {}
 
     def file(self, path: str, encoding: str = "utf-8") -> DataFile:
-        """Return a file. The beginnings of the last few files stay in memory, and some small files
-        as a whole."""
+        """Return the file of a path. The beginnings of the most recent files stay in memory, and so
+        do some whole files."""
         key = (path, encoding)
         if key not in self._files:
             self._files[key] = DataFile(path, encoding, self._room)
@@ -290,7 +296,8 @@ class DataFiles:
         return self._files[key]
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the cached result of `make` for this key; `make` is called only the first time."""
+        """Return the result of `make` for this key. `make` is called only the first time; later
+        calls return its cached result."""
         if key not in self._known:
             self._known[key] = make()
         found: T = self._known[key]
@@ -301,8 +308,8 @@ class DataFiles:
         return self.once(("folder", str(folder)), lambda: list(Path(folder).iterdir()))
 
     def walk(self, folder: str | Path) -> Iterator[Path]:
-        """Yield all files and folders below a folder, except below links to folders and in folders
-        that cannot be read."""
+        """Yield all files and folders below a folder, at any depth. Links to folders are not
+        followed, and unreadable folders are skipped."""
         try:
             entries = self.entries(folder)
         except OSError:
@@ -314,7 +321,7 @@ class DataFiles:
 
 
 class _Lines:
-    """Cuts pieces of text into lines."""
+    """Splits chunks of text into lines."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -323,12 +330,12 @@ class _Lines:
         self.open_size = 0
 
     def feed(self, text: str) -> list[str]:
-        """Return the lines that end in this piece."""
+        """Return the lines that end in this chunk."""
         first, *others = text.split("\n")
         self._extend(first)
         if not others:
             return []
-        # Text between two line feeds of one piece is never longer than the limit.
+        # A line within one chunk is never longer than the limit.
         lines = ["".join(self.open_parts), *others[:-1]]
         self.open_parts, self.open_size = [], 0
         self._extend(others[-1])
@@ -336,7 +343,7 @@ class _Lines:
         return [line.removesuffix("\r") for line in lines]
 
     def end(self) -> list[str]:
-        """Return the last line if no line feed ends it."""
+        """Return the last line if it does not end in a line feed, otherwise an empty list."""
         return ["".join(self.open_parts).removesuffix("\r")] if self.open_size else []
 
     def _extend(self, part: str) -> None:
@@ -351,7 +358,8 @@ class _Lines:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that orders numbers in names by value."""
+    """Return a sort key that orders the numbers in names by value, so that `2` comes before
+    `10`."""
     parts = re.split(r"(\d+)", name)
     return [(int(p), "") if p.isdecimal() else (-1, p) for p in parts]
 
@@ -359,11 +367,12 @@ def natural(name: str) -> list[tuple[int, str]]:
 def parts(
     paths: str | Sequence[str], *, folders: bool = True, files: DataFiles | None = None
 ) -> list[str]:
-    """Expand glob patterns (`parts/*.tsv.gz`) to files; with `folders`, expand folders as well."""
+    """Return the files that match glob patterns such as `parts/*.tsv.gz`. With `folders`, folders
+    are replaced by the files in them."""
     found: list[str] = []
     files = files or DataFiles()
     for path in ensure_list(paths):
-        # Unlike the methods of Path, these return False for a name that is too long.
+        # Unlike the methods of `Path`, these functions return False for a name that is too long.
         there, is_folder = os.path.exists(path), os.path.isdir(path)  # noqa: PTH110, PTH112
         if path != STDIN and not there and glob.has_magic(path):
             some = sorted(glob.glob(path, recursive=True), key=natural)  # noqa: PTH207 (any path)
@@ -387,7 +396,7 @@ def parts(
 
 
 def class_folders(path: str | Path, files: DataFiles) -> list[Path]:
-    """Return the subfolders that directly contain files, sorted by name."""
+    """Return the subfolders that contain files directly, sorted by name."""
     inside = [one for one in files.entries(path)
               if one.is_dir() and not one.name.startswith((".", "_"))]  # fmt: skip
     found = [one for one in inside if any(map(_is_part, files.entries(one)))]
@@ -395,7 +404,7 @@ def class_folders(path: str | Path, files: DataFiles) -> list[Path]:
 
 
 def class_files(path: str | Path, files: DataFiles) -> list[tuple[Path, str]]:
-    """Return the text files in the class folders of a folder, each with its class."""
+    """Return the text files in the class folders of a folder, each with the name of its class."""
     return [
         (file, one.name) for one in class_folders(path, files)
         for file in sorted(files.walk(one), key=lambda file: natural(str(file))) if _is_part(file)
@@ -403,8 +412,8 @@ def class_files(path: str | Path, files: DataFiles) -> list[tuple[Path, str]]:
 
 
 def is_by_class(path: str | Path, files: DataFiles) -> bool:
-    """Whether a folder has one subfolder of text files per class. Files beside the subfolders are
-    allowed only if at least two subfolders contain .txt files."""
+    """Whether a folder has one subfolder of text files per class. If there are also files next to
+    the subfolders, at least two subfolders must contain .txt files."""
     if not Path(path).is_dir():
         return False
     classes = class_folders(path, files)
@@ -415,7 +424,7 @@ def is_by_class(path: str | Path, files: DataFiles) -> bool:
 
 
 def _is_part(path: Path) -> bool:
-    """Whether a path is a data file, not a hidden file or a marker such as `_SUCCESS`."""
+    """Whether a path is a data file rather than a hidden file or a marker such as `_SUCCESS`."""
     return path.is_file() and not path.name.startswith((".", "_"))
 
 
@@ -430,8 +439,8 @@ def is_stream(path: str) -> bool:
 
 
 def count_lines(path: str) -> int | None:
-    """Count the lines for a progress bar; None if they are not known in advance, as in a pipe or a
-    compressed file."""
+    """Return the number of lines for a progress bar; None if it is unknown in advance, as for a
+    pipe or a compressed file."""
     with _raw(path) as stream:
         try:
             number = sys.stdin.fileno() if path == STDIN else stream.fileno()
@@ -449,7 +458,7 @@ def count_lines(path: str) -> int | None:
 
 
 def spool(path: str, copy: Path) -> None:
-    """Copy a stream, which can be read only once, to a file."""
+    """Copy standard input or a pipe, which can be read only once, to a file."""
     with _raw(path) as stream, copy.open("wb") as out:
         shutil.copyfileobj(stream, out, CHUNK)
 
@@ -468,7 +477,7 @@ def _standard_input() -> BufferedReader:
 
 
 class _Borrowed(RawIOBase):
-    """Standard input in a wrapper that can be closed without closing standard input itself."""
+    """Standard input in a wrapper. Closing the wrapper does not close standard input."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -481,8 +490,8 @@ class _Borrowed(RawIOBase):
 
 
 def _reject_other_formats(head: bytes, path: str, encoding: str) -> None:
-    """Raise a `DataError` for binary formats, which are recognised by first bytes that no text
-    has."""
+    """Raise a `DataError` for a file in a binary format, detected by first bytes that never occur
+    in text."""
     name = display_name(path)
     binary = any(byte < 9 for byte in head)
     for first, (kind, call) in FOREIGN.items():
@@ -531,8 +540,8 @@ def _first_bytes(raw: BufferedReader, path: str) -> bytes:
 
 @contextmanager
 def _unpacked(raw: BufferedReader, path: str, encoding: str) -> Iterator[_Readable]:
-    """Return the file, decompressed if its first bytes are those of a compressed format; no UTF-8
-    text starts with them."""
+    """Return a stream of the file, decompressed if its first bytes are those of a compressed
+    format. No UTF-8 text starts with these bytes."""
     head = _first_bytes(raw, path)
     suffix = Path(path).suffix
     if head.startswith(GZIP):
@@ -555,8 +564,8 @@ def _unpacked(raw: BufferedReader, path: str, encoding: str) -> Iterator[_Readab
 
 
 def _read(stream: _Readable, name: str) -> bytes:
-    """Read the bytes that are available without waiting for a full chunk, because input may be
-    typed."""
+    """Read the bytes that are available, without waiting for a full chunk, because a user may be
+    typing the input."""
     try:
         return stream.read1(CHUNK)
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:

@@ -1,6 +1,6 @@
 """Fingerprints of a run's input files, and copies of inputs that can be read only once.
 
-Contents identify a file, whatever its folder and name.
+A fingerprint depends on the contents of a file, not on its folder or name.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ FIELDS = ("source", "target", "pairs", "valid_source", "valid_target", "valid_pa
           "text", "valid_text")  # fmt: skip
 MEDIA_FIELDS = ("media", "valid_media")
 SEEN = "seen.json"
-"""File with the state (names, sizes and times) of the media files that prepared data was made
-from."""
+"""Name of the file that records the names, sizes and modification times of the media files from
+which data was prepared."""
 
 COPIES = "input.tmp"
 
 
 @contextmanager
 def rereadable(settings: RunSettings, folder: Path) -> Iterator[RunSettings]:
-    """Yield the settings with patterns and folders expanded to files, and with standard input and
-    pipes replaced by temporary copies."""
+    """Yield settings whose inputs can be read several times. Glob patterns and folders are replaced
+    by their files, and standard input and pipes by temporary copies."""
     files = files_of(settings)
     paths = {name: parts(getattr(settings.data, name), files=files) for name in FIELDS}
     if sum(side.count(STDIN) for side in paths.values()) > 1:
@@ -68,7 +68,8 @@ def rereadable(settings: RunSettings, folder: Path) -> Iterator[RunSettings]:
 
 
 def _copy_name(path: str, name: str) -> str:
-    """Return a file name for the copy with the same suffixes, which tell the format."""
+    """Return a name for the copy of a stream. It keeps the file extensions, which indicate the
+    format."""
     return "standard-input" if path == STDIN else name + "".join(Path(path).suffixes)
 
 
@@ -81,8 +82,8 @@ def _readable(path: str, copy: Path) -> str:
 
 
 def data_inputs(settings: RunSettings) -> dict[str, Any]:
-    """Return everything that determines the prepared data: the contents of the files, wherever they
-    are, and the settings that affect the result."""
+    """Return everything that determines the prepared data of texts: the contents of the files, and
+    the settings that affect the result. The paths of the files have no influence."""
     data = asdict(settings.data)
     known = files_of(settings)
     encoding = settings.data.encoding
@@ -106,8 +107,8 @@ def tokenizer_inputs(settings: RunSettings) -> dict[str, Any]:
 
 
 def inputs_match(inputs: Mapping[str, object], data: DataSettings) -> bool:
-    """Whether the recorded inputs of prepared data are files with the same contents as the current
-    ones."""
+    """Whether the files in the settings have the same contents as those from which data was
+    prepared. `inputs`: the record in the manifest of the prepared data."""
     if inputs.get("kind") == "media":
         return bool(inputs["files"] == _contents_of(inputs, data))
     known = DataFiles()
@@ -119,7 +120,7 @@ def inputs_match(inputs: Mapping[str, object], data: DataSettings) -> bool:
 
 
 MEDIA_TARGETS = {one.name: one for one in (LABEL, WRITTEN, OTHER)}
-"""Columns that may accompany media, by their name in the manifest."""
+"""Targets of tasks on media, by their name in the manifest."""
 
 
 def _contents_of(inputs: Mapping[str, Any], data: DataSettings) -> list[str]:
@@ -131,7 +132,8 @@ def _contents_of(inputs: Mapping[str, Any], data: DataSettings) -> list[str]:
 
 
 def content_checksums(splits: Sequence[Sequence[Example]]) -> list[str]:
-    """Return for each split a checksum of its media and of their labels or texts."""
+    """Return for each split a checksum of the contents of its media files, and of their labels or
+    texts."""
     files = _files(splits)
     with ThreadPoolExecutor(cores(), thread_name_prefix="contents") as pool:
         sums = dict(zip(files, pool.map(_sum_of, files), strict=True))
@@ -139,8 +141,8 @@ def content_checksums(splits: Sequence[Sequence[Example]]) -> list[str]:
 
 
 def file_states(splits: Sequence[Sequence[Example]]) -> list[str]:
-    """Return for each split a checksum of the names, sizes and times of its files. While it stays
-    the same, the contents are taken to be unchanged and are not read."""
+    """Return for each split a checksum of the names, sizes and modification times of its media
+    files. While it is the same, the contents are assumed to be unchanged and are not read."""
     sums = {path: str(_state(Path(path))) for path in _files(splits)}
     return [_examples_checksum(examples, sums) for examples in splits]
 

@@ -1,7 +1,7 @@
-"""Convert many texts to arrays of characters at once, and hash them to 64 bits.
+"""Convert many texts to arrays of character codes at once, and hash them to 64 bits.
 
-Texts are compared by their hashes, so that a corpus takes a few bytes per line. The hashes are the
-same in every process and on every machine.
+Texts are compared by their hashes, so that the data check needs only a few bytes per line. The
+hashes are the same in every process and on every machine.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ UInt64Array = NDArray[np.uint64]
 IntArray = NDArray[np.int64]
 
 LONGEST = 10_000
-"""Maximum number of characters that the hash of a text covers. The hash also contains the full
-length, so longer texts with the same beginning usually still differ."""
+"""Maximum number of characters of a text that its hash covers. The length of the whole text is
+hashed, too, so longer texts with the same beginning usually have different hashes."""
 
 _END = 1
-"""Code of the character that ends each text: U+0001, which does not occur in text."""
+"""Code of the end mark after each text: the control character U+0001, which hardly occurs in
+texts."""
 
 _UNSEEN = np.uint32(0xFFFFFFFF)
-"""Table entry of a character whose folded form has not been computed yet."""
+"""Table entry of a character whose case-folded form has not been computed yet."""
 
 _BASE = 0x9E3779B97F4A7C15
-"""2⁶⁴ divided by the golden ratio, an odd number: the multiplier of Fibonacci hashing (Knuth)."""
+"""Multiplier of Fibonacci hashing (Knuth): 2⁶⁴ divided by the golden ratio, rounded to an odd
+number."""
 
 _INVERSE = pow(_BASE, -1, 1 << 64)
 
@@ -40,10 +42,10 @@ class CharacterCodes:
 
     codes: UInt32Array
     sizes: IntArray
-    """Number of characters kept from each text, including its end mark."""
+    """Number of character codes of each text, including its end mark. Long texts are cut."""
 
     lengths: IntArray
-    """Number of characters of each original text."""
+    """Number of characters of each text before it was cut."""
 
     @classmethod
     def of(cls, texts: Sequence[str]) -> CharacterCodes:
@@ -58,10 +60,12 @@ class CharacterCodes:
         return np.cumsum(self.sizes) - self.sizes
 
     def hashes(self) -> UInt64Array:
-        """Hash each text; different texts collide with a probability of about 1 in 2^64.
+        """Return a hash of each text. Different texts have the same hash with a probability of
+        about 1 in 2^64.
 
-        The hash is a polynomial in the characters. The powers run on over all texts, and each sum
-        is divided by the power at which its text begins; modulo 2^64, odd numbers have inverses.
+        The hash is a polynomial in the character codes. The powers of its base increase over all
+        texts, so each sum is divided by the power at which its text begins. The division is
+        possible because odd numbers have inverses modulo 2^64.
         """
         powers = _powers(_BASE, len(self.codes))
         sums = np.add.reduceat(self.codes * powers[: len(self.codes)], self.starts)
@@ -69,7 +73,8 @@ class CharacterCodes:
         return mix_bits(sums ^ mix_bits(self.lengths.astype(np.uint64)))
 
     def folded(self) -> CharacterCodes:
-        """Return the texts case-folded, without punctuation, white space and control characters."""
+        """Return the texts case-folded and without punctuation, white space and control
+        characters."""
         codes = _FOLD.apply(self.codes)
         # End marks are found by position, because a text may contain the same control character.
         codes[self.starts + self.sizes - 1] = _END
@@ -86,21 +91,22 @@ def _powers_up_to(base: int, bits: int) -> UInt64Array:
 
 
 def _powers(base: int, n: int) -> UInt64Array:
-    """Return the first powers of `base`, at least n of them. Their number is rounded up to a power
-    of two, so that the cache holds few arrays."""
+    """Return the first n powers of `base`, or more. The number is rounded up to a power of two, so
+    that the cache holds few arrays."""
     return _powers_up_to(base, max(16, (n - 1).bit_length()))
 
 
 def mix_bits(numbers: UInt64Array) -> UInt64Array:
-    """Spread numbers over all 64 bits (the finaliser of SplitMix64)."""
+    """Return the numbers with their bits mixed, so that they fill all 64 bits evenly (finalizer of
+    SplitMix64)."""
     numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return numbers ^ (numbers >> np.uint64(31))
 
 
 def fold_hashes(texts: CharacterCodes, folded: CharacterCodes | None = None) -> UInt64Array:
-    """Hash texts case-folded and without punctuation. Texts of only punctuation are hashed
-    unchanged."""
+    """Return hashes of the texts that ignore case and punctuation. Texts that consist only of
+    punctuation keep it."""
     folded = texts.folded() if folded is None else folded
     hashes = folded.hashes()
     bare = folded.lengths == 0
@@ -108,7 +114,8 @@ def fold_hashes(texts: CharacterCodes, folded: CharacterCodes | None = None) -> 
 
 
 class _FoldTable:
-    """Table of the folded form of each character, filled on demand; 0: the character is dropped."""
+    """Table of the case-folded form of each character, filled on demand. 0 means that the character
+    is dropped."""
 
     def __init__(self) -> None:
         self._table = np.full(0x110000, _UNSEEN, np.uint32)

@@ -1,6 +1,7 @@
-"""Detect swapped pairs from trigram profiles of the two sides of a corpus.
+"""Detect pairs with swapped sides from the character trigrams of the two sides of a corpus.
 
-No list of languages is needed: what matters is whether a source looks like the other sources.
+The languages need not be known. A pair looks swapped if its source resembles the other targets and
+its target the other sources.
 """
 
 from __future__ import annotations
@@ -13,31 +14,32 @@ from numpy.typing import NDArray
 from headway.data.hashing import CharacterCodes, IntArray
 
 BINS = 1 << 16
-"""Number of hash bins for trigrams: several times the number of trigrams in two languages, so that
-few collide."""
+"""Number of hash bins for trigrams. It is several times the number of trigrams in two languages, so
+that few trigrams share a bin."""
 
 MIN_TRIGRAMS = 8
-"""Texts with fewer trigrams are too short to judge their language."""
+"""Minimum number of trigrams of a text; the language of shorter texts is not judged."""
 
 MARGIN = 0.5
-"""Threshold on the log-likelihood ratio per trigram: text looks swapped if its trigrams are on
-average e^0.5 = 1.6 times as likely on the other side. A judgement between missed and false
-reports."""
+"""Threshold on the log-likelihood ratio per trigram. A text looks swapped if its trigrams are on
+average e^0.5 = 1.6 times as likely on the other side. Chosen by hand: a lower value reports more
+swapped pairs, and more correct ones."""
 
 MIN_PROFILE = 1000
-"""Trigrams that each side needs before its profile is used."""
+"""Minimum number of trigrams that each side needs before pairs are judged."""
 
 SMOOTHING = 0.5
-"""Count added to every trigram (the Jeffreys prior), so that unseen ones have a probability."""
+"""Count added to every trigram (Jeffreys prior), so that unseen trigrams have a probability above
+zero."""
 
 _FACTORS = np.array([0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D], np.uint32)
-"""Odd multipliers that mix the three characters: primes of xxHash32."""
+"""Odd multipliers that mix the three characters of a trigram: primes of xxHash32."""
 
 FloatArray = NDArray[np.float64]
 
 
 class Trigrams(NamedTuple):
-    """Character trigrams of some texts, hashed to bins."""
+    """Character trigrams of several texts, hashed to bins."""
 
     bins: NDArray[np.uint16]
     sizes: IntArray
@@ -59,17 +61,16 @@ class Trigrams(NamedTuple):
 
 
 class Profiles:
-    """Counts of character trigrams on each side of the corpus read so far."""
+    """Counts of the character trigrams on each side of the corpus, of all pairs so far."""
 
     def __init__(self) -> None:
         self.counts = np.zeros((2, BINS))
 
     def swapped(self, source: Trigrams, target: Trigrams, *, learn: bool) -> NDArray[np.bool_]:
-        """Return for each pair of folded texts whether each of the two looks like text of the other
-        side.
+        """Return for each pair whether its two texts look swapped. Texts must be case-folded.
 
-        With `learn`, the texts are first added to the profiles, and each is compared with the
-        profiles without its own trigrams.
+        With `learn`, the texts are first added to the counts. Each trigram is then scored without
+        counting its own occurrence.
         """
         sides = (source, target)
         if learn:
@@ -83,8 +84,9 @@ class Profiles:
         return (as_source < -MARGIN) & (as_target > MARGIN)
 
     def _scores(self, texts: Trigrams, own: int | None) -> FloatArray:
-        """Mean log-likelihood ratio per trigram of each text: positive if it looks like a source,
-        negative if it looks like a target."""
+        """Return the mean log-likelihood ratio per trigram of each text. It is positive if the text
+        looks like a source, and negative if it looks like a target. `own`: side that contains these
+        texts; None: they are not in the counts."""
         seen = self.counts.copy()
         if own is not None:
             seen[own] = np.maximum(seen[own] - 1, 0)

@@ -1,5 +1,5 @@
-"""Folders with a manifest of checksums. The manifest is written last, so a folder that has one is
-complete."""
+"""Folders whose files are recorded in a manifest with checksums. The manifest is written last, so a
+folder that has one is complete."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from headway.storage import check_identity, identity
 
 MANIFEST = "manifest.json"
 VERSION = 2
-"""Format version of the files. Data of other versions is prepared again."""
+"""Version of the format of prepared data. Data of another version is prepared again."""
 
 DataManifest = dict[str, Any]
 """Contents of a manifest, as JSON values."""
 
 UNHASHED_FILES = ("report.json", "valid.jsonl", "problems.jsonl", "items.problems", "seen.json")
-"""Files that only people read. They contain paths of inputs, so the fingerprint of the data ignores
-them."""
+"""Files that are only for people to read. The fingerprint ignores them, because they contain paths
+of input files."""
 
 
 def write_manifest(folder: Path, facts: DataManifest) -> None:
-    """Write the manifest. Its `fingerprint` is a checksum of the stored data and of its inputs, its
-    `seal` a checksum of everything."""
+    """Write the manifest of a folder. Its `fingerprint` is a checksum of the stored data and its
+    inputs. Its `seal` is a checksum of the whole manifest."""
     names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST)
     files = {name: identity(folder / name) for name in names}
     values = json.loads(json.dumps({"version": VERSION, **facts, "files": files}))
@@ -43,8 +43,8 @@ def write_manifest(folder: Path, facts: DataManifest) -> None:
 def verified_manifest(
     folder: Path, note: Callable[[str], None] = lambda text: None
 ) -> DataManifest | None:
-    """Return the manifest if it and all files are unchanged; otherwise None, and the folder must be
-    made again. `note` receives a message about a damaged folder."""
+    """Return the manifest of a folder if it and all files are unchanged, otherwise None. `note` is
+    called with a message if the folder is damaged."""
     try:
         return _verified(folder)
     except FolderError as error:
@@ -54,7 +54,7 @@ def verified_manifest(
 
 
 def load_manifest(folder: Path) -> DataManifest:
-    """Return the manifest of a folder; raise a `DataError` if the folder is missing or damaged."""
+    """Return the manifest of a folder. Raise a `DataError` if the folder is missing or damaged."""
     try:
         return _verified(folder)
     except FolderError as error:
@@ -82,7 +82,8 @@ def _verified(folder: Path) -> DataManifest:
 
 
 def _with_current_names(values: DataManifest) -> DataManifest:
-    """Return a manifest in which earlier names of settings and of kinds of media are replaced."""
+    """Return the manifest with old names of settings and modalities replaced by the current
+    names."""
     if "form" in values:
         values = {**values, "form": _current_form(values["form"])}
     inputs = dict(values.get("inputs", {}))

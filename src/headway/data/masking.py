@@ -1,8 +1,8 @@
-"""Choose which tokens of a text to mask and what replaces them (BERT, 2018), and which patches of
+"""Choose tokens of texts to mask and their replacements (BERT, Devlin et al., 2018), and patches of
 images or frames of audio to mask and reconstruct.
 
-Every choice is a pure function of the seed, the epoch and the position in the corpus. It therefore
-needs no stored state and does not depend on the composition of batches.
+Every choice is a pure function of the seed, the epoch and the position in the corpus. Choices need
+no stored state and do not depend on the composition of batches.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ STEP = np.uint64(0x9E3779B97F4A7C15)
 
 COUNT, CHOICE, FATE, WORD = range(4)
 ROWS, SHIFT = range(2)
-"""Purposes of random draws: the line above for texts, this one for media. Each purpose has its own
-random numbers."""
+"""Purposes of random draws, for texts (line above) and for media (this line). Each purpose has its
+own sequence of random numbers."""
 
 ITEM = 1 << 24
-"""Distance between the random numbers of consecutive items; no item has as many positions."""
+"""Distance between the random numbers of two consecutive media items. No item has this many
+positions."""
 
 
 @dataclass(frozen=True)
 class CounterRandom:
-    """Counter-based random number generator (SplitMix64): numbers can be drawn in any order."""
+    """Counter-based random number generator (SplitMix64), whose numbers can be drawn in any
+    order."""
 
     seed: int
     epoch: int
-    """Epoch number, or -1 for validation, which always has the same choices."""
+    """Number of the epoch. -1: validation, whose choices are always the same."""
 
     def uniform(self, purpose: int, places: IntArray) -> NDArray[np.float64]:
-        """Return one number in [0, 1) for each position. Draws for different purposes are
-        independent."""
+        """Return a uniform random number in [0, 1) for each position. Draws for different purposes
+        are independent."""
         key = np.random.SeedSequence([self.seed, self.epoch + 1, purpose])
         x = key.generate_state(1, np.uint64) + (places.astype(np.uint64) + np.uint64(1)) * STEP
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -50,7 +52,7 @@ class CounterRandom:
 
 @dataclass(frozen=True)
 class FlatTexts:
-    """Concatenated texts without special tokens; none is empty."""
+    """Concatenated texts without special tokens. None of the texts is empty."""
 
     tokens: IntArray
     lengths: IntArray
@@ -59,7 +61,8 @@ class FlatTexts:
 
 
 class TokenMasker:
-    """Mask the fraction `mask` of the tokens of texts, at least one token in each text."""
+    """Masks a fraction of the tokens of texts (`FillSettings.mask`), at least one token in each
+    text."""
 
     def __init__(self, tokenizer: Tokenizer, settings: FillSettings) -> None:
         assert tokenizer.mask is not None
@@ -68,14 +71,17 @@ class TokenMasker:
         self.replacements = plain if len(plain) else np.array([self.mask])
 
     def counts(self, lengths: IntArray, first_places: IntArray, draws: CounterRandom) -> IntArray:
-        """Return the number of tokens to mask in each text. It is rounded randomly, so that the
-        fraction is right on average."""
+        """Return the number of tokens to mask in each text. It is rounded up or down at random, so
+        that the average fraction is exact."""
         wanted = self.settings.mask * lengths + draws.uniform(COUNT, first_places)
         return np.clip(wanted.astype(np.int64), 1, lengths)
 
     def choose(self, texts: FlatTexts, draws: CounterRandom) -> NDArray[np.bool_]:
-        """Return for each token whether it is to be predicted. With whole words, words are taken in
-        random order until the next one has too many pieces; the first word is always taken."""
+        """Return whether each token is to be predicted.
+
+        With whole-word masking, words are chosen in random order until the next word would exceed
+        the number of tokens to mask. At least one word is chosen.
+        """
         first = np.cumsum(texts.lengths) - texts.lengths
         starts = np.ones(len(texts.tokens), np.bool_)
         if self.settings.whole_words:
@@ -97,8 +103,9 @@ class TokenMasker:
         return chosen[word]
 
     def apply(self, texts: FlatTexts, hidden: NDArray[np.bool_], draws: CounterRandom) -> IntArray:
-        """Return the input of the model. Most `hidden` tokens become the mask token, some a random
-        token, and some stay, so that the model must predict every position well."""
+        """Return the input tokens of the model. Of the `hidden` tokens, most become the mask token,
+        some become a random token, and some are kept, so that the model must predict every token
+        well."""
         tokens, places = texts.tokens.copy(), texts.places[hidden]
         fate = draws.uniform(FATE, places)
         random = draws.uniform(WORD, places) * len(self.replacements)
@@ -117,22 +124,28 @@ class TokenMasker:
 
 @dataclass(frozen=True)
 class PatchMasker:
-    """Choose the fraction `mask` of the positions of each item, in blocks of `span`. Leading
-    special tokens, such as the class token, are never masked."""
+    """Chooses the positions of images, videos or audio to mask. Special tokens at the start, such
+    as the class token, are never masked."""
 
     mask: float
+    """Fraction of the positions to mask."""
+
     span: int
+    """Size of a masked block: side length in patches, or number of frames of audio."""
 
     def count(self, n_rows: int) -> int:
-        """Return how many of `n_rows` positions to mask: at least one, but not all if there are
-        several."""
+        """Return the number of positions to mask out of `n_rows`. At least one is masked, and at
+        least one is kept if there are several."""
         return int(np.clip(round(self.mask * n_rows), 1, max(1, n_rows - 1)))
 
     def mask_images(
         self, items: IntArray, grid: tuple[int, int, int], draws: CounterRandom
     ) -> IntArray:
-        """Return the masked positions of each image, sorted (B H). In videos the same patches are
-        masked in all frames; otherwise a static object would be visible in the next frame."""
+        """Return the sorted positions to mask in each image (B H).
+
+        In all frames of a video, the same patches are masked. Otherwise, the model could copy a
+        static object from the next frame.
+        """
         _, n_lines, n_columns = grid
         line, column = np.divmod(np.arange(n_lines * n_columns), n_columns)
         unit_P = line // self.span * n_columns + column // self.span
@@ -143,7 +156,7 @@ class PatchMasker:
         return (times[None, :, None] + hidden_BH[:, None, :]).reshape(len(items), -1)
 
     def mask_audio(self, item: int, n_rows: int, draws: CounterRandom) -> IntArray:
-        """Return the masked positions of one recording, sorted."""
+        """Return the sorted positions to mask in one recording."""
         shift = int(draws.uniform(SHIFT, np.array([item]))[0] * self.span)
         unit_P = (np.arange(n_rows) + shift) // self.span
         keys_1P = draws.uniform(ROWS, (item * ITEM + unit_P)[None])
@@ -151,6 +164,6 @@ class PatchMasker:
 
 
 def _first(keys_BP: NDArray[np.float64], n: int) -> IntArray:
-    """Return the sorted positions of the `n` smallest keys. Equal keys are taken in order of
-    position."""
+    """Return the sorted positions of the `n` smallest keys in each line of the array. Of equal
+    keys, those at lower positions come first."""
     return np.sort(np.argsort(keys_BP, axis=1, kind="stable")[:, :n], axis=1)

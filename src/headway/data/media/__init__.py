@@ -1,1 +1,1 @@
-"""Read images, videos and audio files into stores of pixels and samples."""
+"""Decode image, video and audio files into stores of pixels and samples."""

@@ -1,6 +1,6 @@
-"""Images and videos in one file: `.npy` stacks and the IDX files of MNIST.
+"""Read images and videos that are stacked in one file: `.npy` arrays and the IDX files of MNIST.
 
-Both are memory-mapped, so that only the requested items are read. Only compressed IDX files are
+The files are memory-mapped, so that only requested items are read. Compressed IDX files are
 unpacked into memory, up to a limit.
 """
 
@@ -24,7 +24,7 @@ from headway.data.sniff import is_idx
 from headway.errors import DataError
 
 MAX_UNPACKED = 2_000_000_000
-"""Maximum number of bytes that a compressed IDX file may unpack to; MNIST needs 47 million."""
+"""Maximum size in bytes of an unpacked IDX file. The images of MNIST take 47 million bytes."""
 
 _UBYTE = 8
 """Type code of unsigned bytes in the header of an IDX file."""
@@ -33,12 +33,13 @@ _GZIP = b"\x1f\x8b"
 
 
 def open_npy(path: str) -> NDArray[Any]:
-    """Memory-map an array of numbers; raise a `DataError` if its header does not fit the file."""
+    """Memory-map an array of numbers in a `.npy` file. Raise a `DataError` if its header does not
+    fit the size of the file."""
     return _mapped(path, *_state(path))
 
 
 def _state(path: str | Path) -> tuple[int, int]:
-    """Return the modification time and the size, by which a changed file is recognised."""
+    """Return the modification time and size of a file, by which changes are detected."""
     try:
         state = Path(path).stat()
     except FileNotFoundError as error:
@@ -52,7 +53,7 @@ def _state(path: str | Path) -> tuple[int, int]:
 
 @lru_cache(maxsize=8)
 def _mapped(path: str, *state: int) -> NDArray[Any]:
-    """Memory-map an array. The mapping is cached for later items until the file changes."""
+    """Return the memory-mapped array of a file. The mapping is cached until the file changes."""
     try:
         values = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(values, np.ndarray):
@@ -71,7 +72,7 @@ def _opened(path: str) -> NDArray[Any]:
 
 
 def stack_item(path: str, index: int | None) -> NDArray[Any]:
-    """Return the whole array, or one item of the stack."""
+    """Return one item of a stack, or the whole array if no index is given."""
     values = _opened(path)
     if index is None:
         return values
@@ -81,7 +82,7 @@ def stack_item(path: str, index: int | None) -> NDArray[Any]:
 
 
 def stack_items(path: str, indices: Sequence[int], most: int) -> Iterator[NDArray[Any]]:
-    """Yield items of the stack in blocks of at most `most` bytes."""
+    """Yield the requested items of a stack, in blocks of at most `most` bytes."""
     values = _opened(path)
     for index in (min(indices), max(indices)):
         _check_index(path, index, len(values))
@@ -96,13 +97,13 @@ def _check_index(path: str, index: int, n: int) -> None:
 
 
 def npy_frames(values: NDArray[Any], moving: bool, channels: int, where: str) -> ByteArray:
-    """Convert an image Y X [C] or a video T Y X [C] to T C Y X."""
+    """Convert an image (Y X [C]) or a video (T Y X [C]) to T C Y X."""
     frames: ByteArray = stack_frames(values[None], moving, channels, where)[0]
     return frames
 
 
 def stack_frames(values: NDArray[Any], moving: bool, channels: int, where: str) -> ByteArray:
-    """Convert images N Y X [C] or videos N T Y X [C] of one shape to N T C Y X."""
+    """Convert images (N Y X [C]) or videos (N T Y X [C]) of equal shape to N T C Y X."""
     n, *shape = values.shape
     axes = "T Y X [C]" if moving else "Y X [C]"
     n_axes = len(shape) - moving
@@ -123,7 +124,8 @@ def stack_frames(values: NDArray[Any], moving: bool, channels: int, where: str) 
 
 
 def open_idx(path: Path) -> NDArray[np.uint8]:
-    """Open the array of an IDX file; raise a `DataError` if its header does not fit its size."""
+    """Open the array in an IDX file. Raise a `DataError` if its header does not fit the size of the
+    file."""
     return _idx(path, *_state(path))
 
 

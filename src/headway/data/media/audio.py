@@ -1,7 +1,7 @@
-"""Read audio files as mono samples, with limits on memory.
+"""Read audio files as mono samples in bounded memory.
 
-The header is checked before decoding, but never trusted for memory: files are read in blocks, up to
-a limit. Every problem with a file raises a `DataError` that names it.
+The header is checked before decoding. Its length is not trusted for allocating memory: files are
+read in blocks, up to a limit. Every problem with a file raises a `DataError` that names the file.
 """
 
 from __future__ import annotations
@@ -23,30 +23,29 @@ if TYPE_CHECKING:
     from soundfile import SoundFile
 
 MOST_S = 3600.0
-"""Longest audio in seconds that is read as a whole: an hour takes 230 MB at 16 kHz."""
+"""Maximum duration in seconds of audio that is read as a whole. One hour takes 230 MB at 16 kHz."""
 
 BLOCK = 1 << 16
-"""Number of samples decoded at once: four seconds at 16 kHz."""
+"""Number of samples decoded at a time: four seconds at 16 kHz."""
 
 SILENT = 1e-4
 """Peak amplitude below which audio counts as silent: 80 dB below full scale."""
 
 LOUDEST = 2.0**31
-"""Largest magnitude of a sample, reached by 32-bit integers stored as floats. Sums of larger
-squares
-overflow fp32 when frames are computed."""
+"""Maximum magnitude of a sample, reached by 32-bit integers stored as floats. Sums of larger
+squares would overflow fp32 when frames are computed."""
 
 INEXACT = ("MP3", "OGG")
-"""Formats in which seeking is inexact; they are decoded from the start."""
+"""Formats in which seeking is inexact. Files in these formats are decoded from the start."""
 
 
 class AudioInfo(NamedTuple):
-    """Contents of the header of an audio file."""
+    """Properties of an audio file according to its header."""
 
     rate: int
     channels: int
     seconds: float | None
-    """Duration; None if only decoding would reveal it."""
+    """Duration in seconds; None if only decoding would reveal it."""
 
 
 def audio_info(path: str | Path) -> AudioInfo:
@@ -66,10 +65,15 @@ def read_audio(
     npy_rate: int | None = None,
     index: int | None = None,
 ) -> Float32Array:
-    """Return mono samples from −1 to 1, resampled to `rate`, from `start` to `end` in seconds.
+    """Return an audio file as mono samples from −1 to 1.
 
-    An `.npy` file contains samples (int16, or floats from −1 to 1) at `npy_rate`, by default at
-    `rate`; `index` is the row of a stack.
+    Args:
+        path: Audio file, or an `.npy` file with samples (int16, or floats from −1 to 1).
+        rate: Sampling rate of the result in Hz.
+        start: Start of the part to read in seconds; None: the beginning.
+        end: End of the part to read in seconds; None: the end of the file.
+        npy_rate: Sampling rate of an `.npy` file; None: `rate`.
+        index: Index of the recording in an `.npy` stack.
     """
     samples_S, own = read_samples(path, start, end, npy_rate=npy_rate or rate, index=index)
     return resample(samples_S, own, rate)
@@ -83,7 +87,7 @@ def read_samples(
     npy_rate: int | None = None,
     index: int | None = None,
 ) -> tuple[Float32Array, int]:
-    """Return mono samples at the sampling rate of the file, and that rate."""
+    """Return the mono samples of a file at its own sampling rate, and that rate."""
     if is_array(path):
         return _from_npy(str(path), start, end, npy_rate, index)
     with open_audio(path) as file:
@@ -104,9 +108,10 @@ def read_samples(
 def stream_windows(
     path: str | Path, rate: int, window_s: float, overlap_s: float = 0.0
 ) -> Iterator[tuple[float, Float32Array]]:
-    """Yield windows of an audio file, each with its start in seconds; the last may be shorter.
+    """Yield overlapping windows of an audio file, each with its start time in seconds.
 
-    Windows start every `window_s − overlap_s` seconds. Only one window is in memory at a time.
+    A window starts every `window_s − overlap_s` seconds. The last window may be shorter. Only one
+    window is in memory at a time.
     """
     size, step = round(window_s * rate), round((window_s - overlap_s) * rate)
     if not 0 < step <= size:
@@ -126,7 +131,7 @@ def stream_windows(
 
 
 def is_silent(samples_S: Float32Array) -> bool:
-    """Whether the samples are silent, which is reported but is not an error."""
+    """Whether the samples are silent. Silence is reported, but is not an error."""
     return float(np.abs(samples_S).max(initial=0.0)) < SILENT
 
 
@@ -143,7 +148,7 @@ def _resampled(path: str | Path, rate: int) -> Iterator[Float32Array]:
 
 
 def _blocks(file: SoundFile, path: str | Path, first: int, last: int) -> Iterator[Float32Array]:
-    """Yield mono samples `first` up to `last` in blocks; raise a `DataError` if some are
+    """Yield the mono samples from `first` up to `last` in blocks. Raise a `DataError` if some are
     missing."""
     import soundfile
 
@@ -174,8 +179,8 @@ def _blocks(file: SoundFile, path: str | Path, first: int, last: int) -> Iterato
 def _part(
     path: str | Path, start: float | None, end: float | None, seconds: float, rate: int
 ) -> tuple[int, int]:
-    """First and last sample of the part. The end may exceed the file by 10 ms, for rounded
-    values."""
+    """Return the first sample of the part, and the sample after its end. Because times are often
+    rounded, the end may exceed the file by 10 ms."""
     begin, stop = 0.0 if start is None else start, seconds if end is None else end
     if not (0.0 <= begin < stop <= seconds + 0.01):
         raise DataError(
@@ -213,7 +218,7 @@ def _from_npy(
 
 
 def one_channel(samples_SC: Float32Array, path: str | Path) -> Float32Array:
-    """Average the channels; raise a `DataError` for samples that are not valid."""
+    """Return the average of the channels. Raise a `DataError` for invalid samples."""
     if not samples_SC.size:
         return np.zeros(0, np.float32)
     furthest = np.abs(samples_SC).max()

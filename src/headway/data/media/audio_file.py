@@ -16,22 +16,23 @@ if TYPE_CHECKING:
     from soundfile import SoundFile
 
 MOST_CHANNELS = 32
-"""Maximum number of channels. Headers with more are damaged or malicious."""
+"""Maximum number of channels. A header with more channels is damaged or malicious."""
 
 RATES = (1_000, 768_000)
-"""Range of accepted sampling rates in Hz. Values outside come from damaged headers."""
+"""Minimum and maximum sampling rate in Hz that is accepted. Other values come from damaged
+headers."""
 
 LARGEST_PAGE = 27 + 255 + 255 * 255
-"""Largest size of an Ogg page in bytes."""
+"""Maximum size of an Ogg page in bytes: header, segment table and 255 segments of 255 bytes."""
 
 UNKNOWN = 1 << 48
-"""Number of samples above which the length is unknown: the decoder reports such values for headers
-without a length."""
+"""Number of samples above which the length counts as unknown. For headers without a length, the
+decoder reports such large values."""
 
 
 @contextmanager
 def open_audio(path: str | Path) -> Iterator[SoundFile]:
-    """Open an audio file. Its format is detected from its contents, not from its name."""
+    """Open an audio file. The format is detected from the contents, not from the file name."""
     try:
         import soundfile
     except (ImportError, OSError) as error:
@@ -76,14 +77,16 @@ CHUNKS = {
     (FORM, b"AIFF"): ("AIFF", ">4sI", b"SSND"),
     (FORM, b"AIFC"): ("AIFF", ">4sI", b"SSND"),
 }
-"""Chunked formats by the first bytes of a file: name, layout of a chunk header, chunk of
-samples."""
+"""Audio formats made of chunks, by the first bytes of a file. Each has a name, the `struct` layout
+of a chunk header, and the name of the chunk that holds the samples."""
 
 
 def _check_whole(path: Path) -> None:
-    """Raise a `DataError` if a WAV, AIFF, AU or Ogg file is truncated, which the decoder ignores.
+    """Raise a `DataError` if a WAV, AIFF, AU or Ogg file is truncated. The decoder would ignore
+    missing data.
 
-    Programs that write to a pipe store the largest size, which is therefore not checked.
+    A chunk with the maximum size is not checked, because programs that write to a pipe store that
+    size.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -108,7 +111,8 @@ def _check_whole(path: Path) -> None:
 
 
 def _check_end(path: Path, file: BinaryIO, size: int) -> None:
-    """Check that an Ogg file ends with a complete page that is marked as the last."""
+    """Raise a `DataError` unless an Ogg file ends with a complete page that is marked as the
+    last."""
     file.seek(max(0, size - LARGEST_PAGE))
     tail = file.read()
     page = tail[tail.rfind(OGG) :]

@@ -1,8 +1,9 @@
-"""Decode all media of a dataset once, into files of values and of a few facts about each item.
+"""Decode all media of a dataset once, into files of pixels or samples and of properties of each
+item.
 
-Several threads decode, and the results are written in the order of the items, so that the files do
-not depend on the number of threads. Interrupted work resumes after the last item that is known to
-be on disk.
+Several threads decode. Results are written in the order of the items, so that the files do not
+depend on the number of threads. Interrupted work resumes after the last item that is known to be on
+disk.
 """
 
 from __future__ import annotations
@@ -44,39 +45,54 @@ RECORD = "decoded.json"
 
 FACT = np.dtype([("hash", "<u8"), ("height", "<i4"), ("width", "<i4"), ("marks", "u1")])
 UNREADABLE, FLAT = 1, 2
-"""Bits of `marks`: the item could not be read and is not stored; the item has a single colour or is
-silent."""
+"""Bits of the field `marks` of a record. `UNREADABLE`: the item could not be read and is not
+stored. `FLAT`: the item has a single colour or is silent."""
 
 TASK_BYTES = 4_000_000
-"""Bytes of decoded items that a worker returns at once, to limit memory."""
+"""Maximum size in bytes of the decoded items in one block of work, to limit memory."""
 
 MOST_ITEMS = 64
-"""Maximum number of items in a block. A block of large items has fewer, to stay below
+"""Maximum number of items in one block of work. A block of large items has fewer, to stay below
 `TASK_BYTES`."""
 
 RECORD_SECONDS = 2.0
-"""Seconds between records of progress: a kill loses at most this much work."""
+"""Minimum number of seconds between records of progress. If the process is killed, it loses about
+this much work."""
 
 MediaRecords = NDArray[np.void]
 
 
 class DecodeResult(NamedTuple):
+    """Decoded media item, or the reason why it could not be decoded."""
+
     values: NDArray[Any] | None
     """Pixels or samples; None if the item could not be read."""
 
     record: tuple[int, int, int, int]
+    """Content hash, height, width and marks of the item, as in `FACT`."""
+
     problem: str = ""
+    """Why the item could not be read; empty if it could."""
 
 
 class MediaDecoder:
-    """Decode the media of all examples into files, starting after the items that are done."""
+    """Decodes the media of all examples into files, and resumes after items that are already
+    done."""
 
     def __init__(
         self, examples: Sequence[Example], names: Sequence[str], form: ItemFormat, folder: Path,
         place: WorkDir | None = None,
     ) -> None:  # fmt: skip
-        """Open the files for the values `names` of each example. `place` records regularly how much
-        is safely on disk, so that interrupted work can be resumed."""
+        """Open the files for writing.
+
+        Args:
+            examples: Examples that contain the media.
+            names: Names of the media columns.
+            form: Format that the media are converted to.
+            folder: Folder of the files.
+            place: Working directory that records progress, so that interrupted work can be
+                resumed. None: progress is not recorded.
+        """
         self.items = [(one, name) for one in examples for name in names]
         self.form = form
         self.place = place
@@ -109,8 +125,8 @@ class MediaDecoder:
             self.place.record({"items": self.done}, self.files.sync(), RECORD)
 
     def read(self, items: Sequence[tuple[Example, str]]) -> list[DecodeResult]:
-        """Decode items. Rows of an array are decoded together. If that fails, they are decoded one
-        by one to find the bad one."""
+        """Decode items. Items of the same array file are decoded together. If that fails, they are
+        decoded one by one to find the invalid one."""
         media = [_medium(*item) for item in items]
         found: dict[int, DecodeResult] = {}
         for path, rows in rows_of_arrays(media, self.form).items():
@@ -130,7 +146,7 @@ class MediaDecoder:
         return self._outcomes(reading._replace(values=reading.values[None]))[0]
 
     def _outcomes(self, reading: DecodedMedia) -> list[DecodeResult]:
-        """Return decoded items of one shape with the hash and the marks of each."""
+        """Return decoded items of equal shape, each with its content hash and marks."""
         values_N, height, width = reading
         if self.form.is_audio:
             flat = [is_silent(values) for values in values_N]
@@ -158,7 +174,7 @@ class MediaDecoder:
 
 
 def _medium(example: Example, name: str) -> MediaRef | None:
-    """Return the medium of an example in a column, or None if the cell names no file."""
+    """Return the media item of an example in a column, or None if the cell names no file."""
     found = example.values.get(name)
     return found if isinstance(found, MediaRef) else None
 
@@ -170,7 +186,7 @@ def items_a_block(form: ItemFormat) -> int:
 
 
 def check_room(folder: Path, n: int, form: ItemFormat) -> None:
-    """Raise a `DataError` before decoding if the disk has too little free space."""
+    """Raise a `DataError` if the disk has too little free space for the decoded items."""
     if form.size is None:
         return
     needed, free = (
@@ -189,7 +205,7 @@ def read_media_records(folder: Path) -> MediaRecords:
 
 
 def readable_records(folder: Path) -> MediaRecords:
-    """Return the records of the items that are stored."""
+    """Return the records of the items that could be read and are stored."""
     records = read_media_records(folder)
     return records[records["marks"] & UNREADABLE == 0]
 

@@ -1,7 +1,7 @@
-"""Read images and videos from files as upright pixels.
+"""Read image and video files as pixels, upright by their EXIF orientation.
 
 The header is checked before decoding, so that a small file that would decode to gigabytes is
-rejected at once. Every problem with a file raises a `DataError` that names it.
+rejected at once. Every problem with a file raises a `DataError` that names the file.
 """
 
 from __future__ import annotations
@@ -26,58 +26,60 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF", "PPM")
-"""Image formats that are tried, whatever the file extension. Pillow's other formats start external
+"""Image formats that are tried, whatever the file extension. Other formats of Pillow start external
 programs or are rare."""
 
 MAX_PIXELS = 80_000_000
-"""Most pixels of an image. Cameras produce up to about 50 million; a decompression bomb has
-billions."""
+"""Maximum number of pixels of an image. Cameras produce up to about 50 million; a decompression
+bomb has billions."""
 
 MAX_VIDEO_PIXELS = 4_000_000_000
-"""Maximum number of pixels in all frames of a video. Its frames must be decoded in order. The limit
-is about 1,900 frames in Full HD."""
+"""Maximum number of pixels in all frames of a video, because frames must be decoded in order. It is
+about 1,900 frames in Full HD."""
 
 LARGE = 16_000_000
-"""Images with more pixels are decoded one at a time, so that several threads do not fill the
-memory."""
+"""Number of pixels above which images are decoded one at a time. Otherwise, several threads could
+fill the memory."""
 
 Size = tuple[int, int]
-"""Height and width."""
+"""Height and width in pixels."""
 
 _one_large = threading.Lock()
 
 
 class DecodedMedia(NamedTuple):
-    """Decoded contents of a file, with their size in the file."""
+    """Decoded contents of a media file, with their original size."""
 
     values: NDArray[Any]
-    """Pixels T C Y X, or samples."""
+    """Pixels (T C Y X) or samples."""
 
     height: int
-    """Height in pixels; the number of samples for audio."""
+    """Height in pixels before resizing. For audio, the number of samples."""
 
     width: int
 
 
 def n_frames(path: str | Path) -> int:
-    """Number of frames in an image file."""
+    """Return the number of frames in an image file."""
     with _opened(path) as image:
         return int(getattr(image, "n_frames", 1))
 
 
 def read_image(path: str | Path, channels: int = 3, size: Size | None = None) -> ByteArray:
-    """Return the (first) frame of an image as C Y X, upright by its EXIF orientation, transparent
-    pixels over white, resized to `size` if given."""
+    """Return the pixels of an image as C Y X; of an animation, the first frame. The image is
+    upright by its EXIF orientation, transparent pixels are put over white, and it is resized to
+    `size` if given."""
     return decode_image(path, channels, size).values[0]
 
 
 def decode_image(path: str | Path, channels: int = 3, size: Size | None = None) -> DecodedMedia:
-    """Read an image as T C Y X with one frame, with its size before resizing."""
+    """Return an image as T C Y X with one frame, together with its height and width before
+    resizing."""
     with _opened(path) as image:
         height, width = image.height, image.width
         if size is not None:
-            # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size. Twice the needed size is kept for
-            # quality.
+            # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size, which is faster. At least twice
+            # the needed size is decoded, for quality.
             image.draft(None, (2 * max(size), 2 * max(size)))
         if _is_turned(image):
             height, width = width, height
@@ -89,7 +91,7 @@ def decode_image(path: str | Path, channels: int = 3, size: Size | None = None) 
 def decode_video(
     path: str | Path, frames: int, channels: int = 3, size: Size | None = None
 ) -> DecodedMedia:
-    """Read `frames` evenly spaced frames of an animation or of a folder of images, as T C Y X."""
+    """Return `frames` evenly spaced frames of an animation or of a folder of images, as T C Y X."""
     if Path(path).is_dir():
         return _from_folder(Path(path), frames, channels, size)
     with _opened(path) as image:
@@ -114,15 +116,16 @@ def decode_video(
 
 
 def frame_files(folder: Path, files: DataFiles | None = None) -> list[Path]:
-    """Image files of a folder, sorted by the numbers in their names: `2` comes before `10`."""
+    """Return the image files in a folder, sorted by the numbers in their names, so that `2` comes
+    before `10`."""
     entries = folder.iterdir() if files is None else files.entries(folder)
     found = [p for p in entries if extension(p) in IMAGES and p.name[0] != "."]
     return sorted(found, key=lambda path: natural(path.name))
 
 
 def sampled(n: int, frames: int) -> list[int]:
-    """Return the indices of `frames` out of `n` frames: the middle of each of `frames` equal parts.
-    Indices repeat if n is smaller."""
+    """Return the indices of `frames` evenly spaced frames out of `n`: the middle of each of
+    `frames` equal parts. If `n` is smaller than `frames`, indices are repeated."""
     return [(2 * i + 1) * n // (2 * frames) for i in range(frames)]
 
 
@@ -155,8 +158,8 @@ def _check_held(frames: int, area: int, size: Size | None, path: str | Path) -> 
 
 @contextmanager
 def _opened(path: str | Path) -> Iterator[Image]:
-    """Open an image and check its header. Every error here and in the body of the `with` becomes a
-    `DataError`, because damaged files make Pillow raise almost anything."""
+    """Open an image for a `with` block and check its header. Every error on opening or in the block
+    becomes a `DataError`, because Pillow raises many types of exceptions for damaged files."""
     pillow = _pillow()
     try:
         if (trouble := _no_file(Path(path))) is not None:
@@ -208,7 +211,7 @@ def _check_size(width: int, height: int, path: str | Path) -> None:
 
 
 def _pixels(image: Image, channels: int, path: str | Path) -> ByteArray:
-    """Return the current frame of a Pillow image as C Y X."""
+    """Return the current frame of a Pillow image as an array C Y X."""
     pillow = _pillow()
     if image.mode == "F":
         raise DataError(f"{path} contains floating-point pixels. Save the image with 8 or 16 bits.")
@@ -234,7 +237,7 @@ _ORIENTATION = 0x0112
 """EXIF tag of the orientation."""
 
 _ON_ITS_SIDE = (5, 6, 7, 8)
-"""EXIF orientations in which width and height are exchanged."""
+"""EXIF orientations in which width and height are swapped."""
 
 
 def _is_turned(image: Image) -> bool:
@@ -259,7 +262,7 @@ def _pillow() -> Any:
         raise UserError(
             f"Pillow cannot be imported ({error}). To read images, install it: `pip install pillow`"
         ) from error
-    # `_check_size` reports images that are too large. The filter is set once for all threads:
-    # `catch_warnings` around each image would reset the filters of the others.
+    # `_check_size` reports images that are too large. The warning filter is set once for all
+    # threads, because `catch_warnings` around each image would reset the filters of other threads.
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     return Image

@@ -1,4 +1,4 @@
-"""Write images, videos and audio in memory to files."""
+"""Write images, videos and audio that are in memory to files."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headway.data.table import shown_value
 from headway.errors import DataError
 
 HELD = 1 << 26
-"""Bytes of arrays that are collected in memory before they are written as one stack."""
+"""Size in bytes of the arrays that are collected in memory before they are written as one stack."""
 
 CHANNELS = 32
-"""Maximum number of audio channels. A first axis of at most this length is taken for the
-channels."""
+"""Maximum number of audio channels. If the first axis of an array is at most this long, it is taken
+for the channels."""
 
 
 class MediaWriter:
-    """Writer of media files to a folder. Arrays of one shape are stacked to limit the number of
-    files."""
+    """Writes media files to a folder. Arrays of the same shape are stacked into one file to keep
+    the number of files small."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -30,8 +30,8 @@ class MediaWriter:
         self.pending: dict[tuple[Any, ...], tuple[Path, list[NDArray[Any]]]] = {}
 
     def put(self, content: bytes | NDArray[Any], rate: int | None, name: str) -> dict[str, Any]:
-        """Write an item and return its fields for a manifest: the path under the key `name`, and
-        the part of that file, such as `index`."""
+        """Write an item, and return the fields that refer to it in a media list. `name` is the
+        field of the path; other fields select the part of the file, such as `index`."""
         if isinstance(content, bytes):
             return {name: self._bytes(content)}
         if rate is None:
@@ -49,7 +49,7 @@ class MediaWriter:
         return self.folder / f"{self.n:06}{ending}"
 
     def _manifest_path(self, path: Path) -> str:
-        """Path relative to the manifest, which is next to the folder."""
+        """Return the path relative to the media list, which is next to the folder."""
         return f"{self.folder.name}/{path.name}"
 
     def _bytes(self, value: bytes) -> str:
@@ -71,12 +71,12 @@ class MediaWriter:
 
 
 def pixels_of(value: Any, where: str) -> NDArray[Any]:
-    """Return the pixels of an image."""
+    """Return the pixels of an image given as a Pillow image or an array."""
     return _image(value) if hasattr(value, "getbands") else _numbers(value, where)
 
 
 def frames_of(value: Any, where: str) -> NDArray[Any]:
-    """Return the pixels of a video, given as a list of images, an animation or an array."""
+    """Return the pixels of a video given as a list of images, a Pillow animation or an array."""
     if isinstance(value, list | tuple):
         frames = [pixels_of(one, where) for one in value]
         if not frames or len({frame.shape for frame in frames}) > 1:
@@ -86,8 +86,8 @@ def frames_of(value: Any, where: str) -> NDArray[Any]:
 
 
 def _image(image: Any) -> NDArray[Any]:
-    """Pixels of a Pillow image, upright by its EXIF orientation, with palettes converted to
-    colours."""
+    """Return the pixels of a Pillow image, upright by its EXIF orientation. Palettes are converted
+    to colours."""
     from PIL import ImageOps
 
     upright = ImageOps.exif_transpose(image)

@@ -1,4 +1,4 @@
-"""Read one image, video or audio item from its file in the format that a model reads."""
+"""Read one image, video or audio item from its file, in the format that a model reads."""
 
 from __future__ import annotations
 
@@ -33,24 +33,27 @@ MediaSettings = ImageSettings | AudioSettings
 UNITS: dict[MediaType, str] = {"image": "images", "video": "videos", "audio": "recordings"}
 
 SHEET_BYTES = 64_000_000
-"""Maximum size in bytes of the cache of sheets. A sheet is a decoded image whose regions are
-items."""
+"""Maximum size in bytes of the cache of sheets. A sheet is a decoded image of which regions are
+separate items."""
 
 ROWS_BYTES = 4_000_000
-"""Bytes of an array that are converted at once."""
+"""Maximum size in bytes of the part of an array that is converted at once, to limit memory."""
 
 
 @dataclass(frozen=True)
 class ItemFormat:
-    """Format that items are converted to."""
+    """Format that media items are converted to."""
 
     modality: MediaType
     channels: int = 3
     frames: int = 1
+    """Number of frames of a video; 1 for images."""
+
     size: Size | None = None
-    """Height and width; None keeps the original size."""
+    """Height and width in pixels; None keeps the original size."""
 
     rate: int = 16_000
+    """Sampling rate of audio in Hz."""
 
     @property
     def is_audio(self) -> bool:
@@ -71,24 +74,26 @@ class ItemFormat:
 
 
 class MediaRegion(NamedTuple):
-    """Part of a file that forms an item; by default the whole file."""
+    """Part of a file that forms an item. By default, the item is the whole file."""
 
     box: tuple[int, int, int, int] | None = None
-    """Left, top, right and bottom of a region in pixels; right and bottom are exclusive."""
+    """Left, top, right and bottom of a region in pixels. Right and bottom are exclusive."""
 
     start: float | None = None
-    """Start of the part in seconds of audio."""
+    """Start of a part of an audio file in seconds; None: the beginning."""
 
     end: float | None = None
+    """End of a part of an audio file in seconds; None: the end."""
+
     index: int | None = None  # type: ignore[assignment] # shadows tuple.index, unused
-    """Index of an item of a stack (.npy, IDX), counted from 0."""
+    """Index of an item in a stack (.npy, IDX), counted from 0."""
 
     rate: int | None = None
-    """Sampling rate of an .npy array of samples."""
+    """Sampling rate in Hz of an .npy array of samples."""
 
     @property
     def is_row(self) -> bool:
-        """Whether the item is given by its index in an array and nothing else."""
+        """Whether the item is an entire entry of a stack, selected by its index alone."""
         return self.box is None and self.start is None and self.end is None
 
     @property
@@ -99,29 +104,36 @@ class MediaRegion(NamedTuple):
 WHOLE = MediaRegion()
 
 OPENERS: dict[str, Callable[[str, ItemFormat], DecodedMedia]] = {}
-"""Functions of other packages that read an item, by file extension."""
+"""Functions registered by other packages that read an item, by file extension."""
 
 
 def register(ending: str, what: MediaType, read: Callable[[str, ItemFormat], DecodedMedia]) -> None:
-    """Register a file format by its extension. `what`: the modality of its items. `read` returns an
-    item in the given format and raises a `DataError` for a bad file."""
+    """Register a file format by its extension.
+
+    Args:
+        ending: File extension with its dot.
+        what: Modality of the items in these files.
+        read: Function that returns the item of a path in a given format. It raises a `DataError`
+            for an invalid file.
+    """
     EXTENSIONS[what] |= {ending}
     OPENERS[ending] = read
 
 
 class MediaRef(NamedTuple):
-    """Reference to an image, video or audio item in a file that has not been read yet."""
+    """Reference to an image, video or audio item in a file. The item is not read until `read` is
+    called."""
 
     path: str
     part: MediaRegion = WHOLE
 
     def read(self, form: ItemFormat) -> DecodedMedia:
-        """Read the item in a format. A bad file raises a `DataError` that names it."""
+        """Read the item in the given format. An invalid file raises a `DataError` that names it."""
         return read_media(self.path, form, self.part)
 
 
 def read_media(path: str, form: ItemFormat, part: MediaRegion = WHOLE) -> DecodedMedia:
-    """Read an item in a format. A bad file raises a `DataError` that names it."""
+    """Read an item in the given format. An invalid file raises a `DataError` that names it."""
     stacked = is_array(path) or (part.index is not None and is_idx(path))
     if not stacked and is_broken_link(Path(path)):
         raise DataError(f"{path} is a broken link to {Path(path).readlink()}.")
@@ -145,8 +157,8 @@ def read_media(path: str, form: ItemFormat, part: MediaRegion = WHOLE) -> Decode
 
 
 def rows_of_arrays(media: Sequence[MediaRef | None], form: ItemFormat) -> dict[str, dict[int, int]]:
-    """Map each array file to its items: from their indices in `media` to their rows in the
-    array."""
+    """Return the items that are entries of array files, by path. Each maps indices in `media` to
+    indices in the array."""
     found: dict[str, dict[int, int]] = {}
     for number, one in enumerate(media):
         if one is not None and (index := one.part.index) is not None and one.part.is_row:
@@ -156,8 +168,8 @@ def rows_of_arrays(media: Sequence[MediaRef | None], form: ItemFormat) -> dict[s
 
 
 def read_rows(path: str, indices: Sequence[int], form: ItemFormat) -> DecodedMedia:
-    """Read items of one array in a format as N T C Y X. A `DataError` means that one of them cannot
-    be read, without saying which."""
+    """Read items of one array file in the given format, as N T C Y X. If one of them cannot be
+    read, raise a `DataError` that does not tell which."""
     parts = [_stacked(some, form, path) for some in stack_items(path, indices, ROWS_BYTES)]
     values = [one.values for one in parts]
     return parts[0]._replace(values=np.concatenate(values) if len(values) > 1 else values[0])
@@ -186,7 +198,7 @@ def is_file(path: Path) -> bool:
 
 
 def path_exists(path: Path) -> bool:
-    """Whether a file or folder exists. A folder may be a video; devices and pipes do not count."""
+    """Whether a file or folder exists. A folder may be a video. Devices and pipes do not count."""
     return is_file(path) or path.is_dir()
 
 
@@ -198,7 +210,8 @@ def is_broken_link(path: Path) -> bool:
 
 
 def resize_to_format(pixels_TCYX: ByteArray, form: ItemFormat) -> DecodedMedia:
-    """Resize pixels that already have the right channels and number of frames."""
+    """Resize pixels to the size of the format. Channels and number of frames must already be
+    right."""
     height, width = pixels_TCYX.shape[-2:]
     if form.size is not None:
         pixels_TCYX = resized(pixels_TCYX, *form.size)
@@ -229,7 +242,8 @@ def _cut_out(path: str, form: ItemFormat, box: tuple[int, int, int, int]) -> Dec
 
 
 class SheetCache:
-    """Cache of recently decoded sheets, because items of one sheet are usually read in sequence."""
+    """Cache of recently decoded sheets. Items of the same sheet are usually read one after the
+    other."""
 
     def __init__(self, limit: int = SHEET_BYTES) -> None:
         self.limit = limit
@@ -237,7 +251,8 @@ class SheetCache:
         self._lock = threading.Lock()
 
     def read(self, path: str, channels: int) -> ByteArray:
-        """Return a sheet as C Y X. While one thread decodes it, others wait."""
+        """Return a sheet as C Y X. While one thread decodes the sheet, other threads wait for
+        it."""
         with self._lock:
             try:
                 key = (path, Path(path).stat().st_mtime_ns, channels)

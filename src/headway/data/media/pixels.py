@@ -1,4 +1,4 @@
-"""Convert arrays of pixels to 8 bits and to the required channels and size."""
+"""Convert arrays of pixels to 8 bits, and to the channels and size that are required."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ WHITE = 255
 
 
 def resized(x_TCYX: ByteArray, height: int, width: int, crop: bool = True) -> ByteArray:
-    """Resize with antialiasing: each new pixel averages the old pixels that it covers. The largest
-    central part with the new aspect ratio is resized, or with `crop` off the whole image,
-    stretched."""
+    """Resize with antialiasing, so that each new pixel averages the old pixels that it covers. By
+    default, the largest central part with the new aspect ratio is resized. With `crop` off, the
+    whole image is stretched."""
     old_height, old_width = x_TCYX.shape[-2:]
     if (old_height, old_width) == (height, width):
         return x_TCYX
     if crop:
-        # Crop before resizing: a row of a million pixels would become a huge image first.
+        # Crop before resizing, because a line of a million pixels would first become a huge image.
         factor = max(height / old_height, width / old_width)
         x_TCYX = _middle(x_TCYX, round(height / factor), round(width / factor))
     x_TCYX = np.ascontiguousarray(x_TCYX)
@@ -43,13 +43,14 @@ def _middle(x_TCYX: ByteArray, height: int, width: int) -> ByteArray:
 
 
 def to_pixels(values_YXC: NDArray[Any], channels: int, where: str) -> ByteArray:
-    """Convert an image to 8-bit C Y X, from 16 bits or from floats between 0 and 1. Transparent
-    pixels are put over white, and greyscale and colour are converted to each other."""
+    """Convert an image of 16-bit integers, or of floats between 0 and 1, to 8-bit C Y X.
+    Transparent pixels are put over white. Greyscale and colour are converted to each other as
+    required."""
     return to_frames(values_YXC[None], channels, where)[0]
 
 
 def to_frames(values_TYXC: NDArray[Any], channels: int, where: str) -> ByteArray:
-    """Convert several frames to 8-bit T C Y X, as `to_pixels` does for one."""
+    """Convert frames to 8-bit T C Y X. `to_pixels` does this for a single image."""
     n = values_TYXC.shape[-1]
     if n not in (1, 3, 4):
         raise DataError(

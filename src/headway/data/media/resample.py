@@ -1,4 +1,4 @@
-"""Resample audio with a windowed sinc filter, as a whole or block by block."""
+"""Resample audio with a windowed sinc filter, at once or block by block."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ from headway.errors import DataError
 Float32Array = NDArray[np.float32]
 
 LOBES = 50
-"""Zero crossings of the sinc filter on each side, at the lower of the two rates."""
+"""Number of zero crossings of the sinc filter on each side, at the lower of the two sampling
+rates."""
 
 BETA = 7.86
 """Shape parameter of the Kaiser window, for a stop-band attenuation of 80 dB."""
 
 CUTOFF = 0.95
-"""Cutoff relative to the lower Nyquist frequency; the transition band is 0.9 to 1.0 of it."""
+"""Cutoff frequency relative to the lower Nyquist frequency. The transition band is from 0.9 to 1.0
+of it."""
 
 MOST_PHASES = 1000
-"""Largest numerator and denominator of the ratio of sampling rates. Other ratios are approximated,
+"""Maximum numerator and denominator of the ratio of sampling rates. Other ratios are approximated,
 with an error of a few millionths at most."""
 
 FEWEST_PHASES = 32
-"""Minimum number of output samples computed at once as a matrix product; single samples would be
-slow."""
+"""Minimum number of output samples that one matrix product computes. Computing single samples would
+be slow."""
 
 
 def resample(samples_S: Float32Array, from_rate: int, to_rate: int) -> Float32Array:
-    """Resample audio to ⌈n × to / from⌉ samples, assuming silence before and after it."""
+    """Return audio resampled to ⌈n × to / from⌉ samples. Silence is assumed before and after it."""
     resampler = Resampler(from_rate, to_rate)
     return np.concatenate([resampler.push(samples_S), resampler.finish()])
 
 
 class Resampler:
-    """Streaming resampler: its blocks add up to the result of `resample` for the whole."""
+    """Streaming resampler. Its blocks, joined, are the same as the result of `resample`."""
 
     def __init__(self, from_rate: int, to_rate: int) -> None:
         if min(from_rate, to_rate) < 1:
@@ -58,8 +60,8 @@ class Resampler:
         self._taken = self._given = 0
 
     def push(self, samples_S: Float32Array) -> Float32Array:
-        """Take a block of samples; return the output samples that are ready. The output lags
-        behind, because the filter needs later samples."""
+        """Take a block of samples, and return the output samples that are ready. The output lags
+        behind the input, because the filter needs later samples."""
         self._taken += len(samples_S)
         if self._step == self._phases:
             return samples_S.astype(np.float32, copy=False)
@@ -69,7 +71,7 @@ class Resampler:
         return made
 
     def finish(self) -> Float32Array:
-        """Return the remaining samples."""
+        """Return the remaining output samples after the last block."""
         if self._step == self._phases:
             return np.zeros(0, dtype=np.float32)
         left = -(-self._taken * self._phases // self._step) - self._given
@@ -78,8 +80,8 @@ class Resampler:
         return self._made()[:left]
 
     def _made(self) -> Float32Array:
-        """Apply the kernel. Each step advances by `_step` input samples and yields one output
-        sample per phase."""
+        """Apply the filters to the waiting samples and return the output. Each step advances by
+        `_step` input samples and yields one output sample per phase."""
         n_steps = 1 + (len(self._waiting_S) - self._kernel_P1K.shape[2]) // self._step
         if n_steps < 1:
             return np.zeros(0, dtype=np.float32)
@@ -97,7 +99,8 @@ def _near(ratio: Fraction) -> Fraction:
 
 @lru_cache(maxsize=32)
 def _kernel(step: int, phases: int) -> tuple[Tensor, int]:
-    """Return one filter per phase (P 1 K), and the number of earlier samples that it covers."""
+    """Return one filter per phase (P 1 K), and the number of earlier samples that a filter
+    covers."""
     lower = min(1.0, phases / step)
     width = math.ceil(LOBES / lower)
     phase_P1 = torch.arange(phases, dtype=torch.float64)[:, None] * step / phases

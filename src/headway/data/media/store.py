@@ -1,4 +1,5 @@
-"""Stores of pixels and samples, memory-mapped from disk, so that only what is read takes memory.
+"""Stores of pixels and samples, memory-mapped from disk, so that only items that are read take
+memory.
 
 The values of all items are concatenated in one file, with the start and size of each item. A split
 is a selection of items, not a copy.
@@ -19,28 +20,29 @@ from torch import Tensor
 from headway.data.media.pixels import ByteArray
 
 ON_DEVICE = 8_000_000_000
-"""Maximum size in bytes of the copy of a dataset on a GPU: a judgement that leaves memory for
+"""Maximum size in bytes of a dataset that is copied to a GPU. Chosen by hand to leave memory for
 training on common GPUs."""
 
 AnyIntArray = NDArray[np.integer[Any]]
 ImageShape = tuple[int, int, int, int]
-"""Shape T C Y X of an image or video."""
+"""Shape of an image or video: frames, channels, height, width."""
 
 
 class ImageStore:
-    """Store of images and videos: `store[i]` is uint8 T C Y X. An image has one frame."""
+    """Store of images and videos. `store[i]` is an array of bytes T C Y X; an image has one
+    frame."""
 
     def __init__(
         self, pixels: ByteArray, starts: NDArray[np.int64], shapes: NDArray[np.int64],
         copy: Tensor | None = None,
     ) -> None:  # fmt: skip
-        """Wrap concatenated `pixels`. `starts` and `shapes` have one row per item; `copy` is
-        explained below."""
+        """Create a store from concatenated `pixels`. `starts` and `shapes` have one entry per item.
+        `copy`: copy of all items on a GPU, or None."""
         self.pixels = pixels
         self.starts = starts
         self.shapes = shapes
         self.copy = copy
-        """Copy of all items in order on the GPU, where batches are then gathered."""
+        """Copy of all items, in order, on the GPU. If there is one, batches are gathered there."""
 
     @classmethod
     def of(cls, items: Sequence[ByteArray]) -> ImageStore:
@@ -52,34 +54,35 @@ class ImageStore:
 
     @classmethod
     def open(cls, path: Path, shape: ImageShape) -> ImageStore:
-        """Open a file of items of one shape."""
+        """Open a file of items of equal shape."""
         pixels = _mapped(path, "u1")
         n = len(pixels) // prod(shape)
         shapes = np.broadcast_to(np.array(shape, np.int64), (n, 4))
         return cls(pixels, np.arange(n, dtype=np.int64) * prod(shape), shapes)
 
     def rows(self, rows: AnyIntArray) -> ImageStore:
-        """Return a store of these items, in this order."""
+        """Return a store of the items `rows`, in this order."""
         return ImageStore(self.pixels, self.starts[rows], self.shapes[rows])
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def __getitem__(self, i: int) -> ByteArray:
-        """Return a writable copy of an item."""
+        """Return item `i` as a writable copy."""
         start, shape = int(self.starts[i]), self.shapes[i]
         return np.array(self.pixels[start : start + int(shape.prod())]).reshape(shape)
 
     @property
     def equal(self) -> ImageShape | None:
-        """The shape that all items have; None if shapes differ or there are no items."""
+        """Shape of all items; None if shapes differ or there are no items."""
         if not len(self) or (self.shapes != self.shapes[0]).any():
             return None
         t, c, y, x = self.shapes[0].tolist()
         return t, c, y, x
 
     def gather(self, rows: AnyIntArray) -> Tensor:
-        """Gather items of one shape as B T C Y X, on the device of the copy if there is one."""
+        """Return items of equal shape as one tensor B T C Y X. It is on the GPU if there is a copy
+        on it."""
         if self.copy is not None:
             return self.copy[torch.as_tensor(rows, device=self.copy.device)]
         shape = self.shapes[rows[0]]
@@ -91,8 +94,8 @@ class ImageStore:
         return torch.from_numpy(np.ascontiguousarray(items[self.starts[rows] // size]))
 
     def on(self, device: torch.device | str, most: int = ON_DEVICE) -> ImageStore:
-        """Return the store with a copy on the device. Without an equal shape, or if the copy would
-        take more than `most` bytes, return the store itself."""
+        """Return a store with a copy of all items on the device. If shapes differ, or if the copy
+        would take more than `most` bytes, return this store."""
         device = torch.device(device)
         shape = self.equal
         if device.type == "cpu" or shape is None or len(self) * prod(shape) > most:
@@ -106,7 +109,7 @@ class ImageStore:
 
 
 class AudioStore:
-    """Store of audio: `store[i]` is an array of int16 samples."""
+    """Store of audio. `store[i]` is an array of int16 samples."""
 
     def __init__(
         self, samples: NDArray[np.int16], starts: NDArray[np.int64], lengths: NDArray[np.int64],
@@ -129,25 +132,26 @@ class AudioStore:
         return cls(_mapped(path, "<i2"), _starts(lengths), lengths, rate)
 
     def rows(self, rows: AnyIntArray) -> AudioStore:
-        """Return a store of these items, in this order."""
+        """Return a store of the items `rows`, in this order."""
         return AudioStore(self.samples, self.starts[rows], self.lengths[rows], self.rate)
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def __getitem__(self, i: int) -> NDArray[np.int16]:
-        """Return a writable copy of an item."""
+        """Return item `i` as a writable copy."""
         start = int(self.starts[i])
         return np.array(self.samples[start : start + int(self.lengths[i])])
 
     @property
     def seconds(self) -> float:
-        """Total duration in seconds."""
+        """Total duration of all items in seconds."""
         return float(self.lengths.sum()) / self.rate
 
 
 def to_int16(samples_S: NDArray[np.float32]) -> NDArray[np.int16]:
-    """Convert samples from −1 to 1 to 16 bits; values outside are clipped."""
+    """Convert float samples from −1 to 1 to 16-bit integers. Values outside this range are
+    clipped."""
     return np.rint(np.clip(samples_S * 32768.0, -32768, 32767)).astype(np.int16)
 
 
