@@ -93,8 +93,6 @@ class Anatomy:
         """Raise an error if recurrent or convolutional layers mix the tokens.
 
         `what`: beginning of the error message, such as "pruning needs".
-
-        `what` is the beginning of the message, such as "pruning needs".
         """
         if not self.by_attention:
             raise UserError(

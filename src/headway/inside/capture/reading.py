@@ -97,8 +97,8 @@ def read(
 
     Args:
         run: The run, opened by `load`.
-        text: A text; a file, or an opened one, for a run that reads media.
-        ask: What the model generates.
+        text: Text to read, or a file (or opened `MediaInput`) for a run that reads media.
+        ask: Options of generation, such as a given output.
         change: Tokens to hide and heads to disable.
 
     Returns:

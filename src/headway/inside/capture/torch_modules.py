@@ -66,15 +66,13 @@ def from_torch(
 
     The rows of `scores_RC` in the trace are the output vectors of the module.
 
-    The rows of `scores_RC` are the output vectors of the module.
-
     Args:
         module: Encoder, decoder, `nn.Transformer`, or one of their layers.
-        *inputs: Arguments of the module, each tokens by width: x for an encoder; target and memory
-            for a decoder; source and target for `nn.Transformer`.
-        labels: Names of the tokens, one list per input.
-        causal: No token attends to a later one, as with torch's square mask. The source of
-            `nn.Transformer` is not masked.
+        *inputs: Arguments of the module, each of shape (tokens, width): x for an encoder, target
+            and memory for a decoder, source and target for `nn.Transformer`.
+        labels: Display names of the tokens, one list per input. None: their positions.
+        causal: Whether tokens cannot attend to later ones, as with torch's square mask. The source
+            of `nn.Transformer` is never masked.
 
     Example:
         >>> import torch

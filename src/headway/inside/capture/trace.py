@@ -101,7 +101,7 @@ class Trace:
         """Write the trace to `trace.safetensors` and `trace.json`.
 
         Args:
-            folder: Folder of the files.
+            folder: Folder to write to; it is created if needed.
         """
         tensors = {
             f"{group}.{name}.{layer}": tensor.detach().contiguous()
@@ -132,7 +132,7 @@ class Trace:
         """Read a trace that was written by `save` or by another program.
 
         Args:
-            folder: Folder of the files.
+            folder: Folder that contains the files.
         """
         try:
             facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
@@ -174,11 +174,11 @@ def trace(
 
     Args:
         run: The run, opened by `load`.
-        text: A text; a file for a run that reads media; or a `Reading`, which is used as it is.
-        ask: What the model generates.
+        text: Text to trace, file for a run that reads media, or existing `Reading`.
+        ask: Options of generation, such as a given output.
         change: Tokens to hide and heads to disable.
-        gradients: Also record the gradients of the outputs by every attention weight.
-        beam: Also record the search that found the output.
+        gradients: Also record the gradients of the outputs with respect to attention weights.
+        beam: Also record the tree of the beam search that found the output.
 
     Example:
         >>> from headway.inside import load, trace

@@ -147,9 +147,9 @@ def heads(
 
     Args:
         run: The run, opened by `load`.
-        texts: Texts, readings, a `Corpus`, or a file.
-        n: Largest number of texts.
-        importance: Compute the importance, which takes a backward pass per text.
+        texts: Texts, readings, a `Corpus`, or the path of a file.
+        n: Maximum number of texts.
+        importance: Whether to compute the importance, which takes a backward pass per text.
         change: Tokens to hide and heads to disable. A disabled head has importance 0.
 
     Example:

@@ -125,8 +125,8 @@ def lens(run: LoadedRun, text: str | Reading | Trace, tuned: TunedLens | None = 
 
     Args:
         run: The run, opened by `load`.
-        text: A text, a reading or a trace.
-        tuned: A tuned lens, whose maps are applied to all layers but the last.
+        text: Text, reading or trace of the input.
+        tuned: Tuned lens whose maps are applied to all layers but the last. None: logit lens.
 
     Example:
         >>> from headway.inside import lens, load
@@ -303,7 +303,7 @@ def tune(run: LoadedRun, lines: Corpus | Sequence[str], seed: int = 0) -> TunedL
     Args:
         run: The run, opened by `load`.
         lines: Texts like the training data, a few hundred or more.
-        seed: Random seed of the division.
+        seed: Random seed of the split into fit, validation and test lines.
 
     Example:
         tuned = tune(load("stories"), Path("stories.txt").read_text().splitlines())

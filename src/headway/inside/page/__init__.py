@@ -1,2 +1,2 @@
-"""Present measurements: the HTML page and its sections, the live page, and text for the
+"""Presentation of measurements: the HTML page and its sections, the live page, and text for the
 terminal."""

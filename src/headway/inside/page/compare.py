@@ -1,4 +1,5 @@
-"""Comparison of two looks: which values can be subtracted, and the reason where they cannot."""
+"""Comparison of two looks (inspections of an input): which values can be subtracted, and why others
+cannot."""
 
 from __future__ import annotations
 
@@ -17,17 +18,17 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 TOP = 3
-"""Number of most probable candidates that are stored for each output."""
+"""Number of most probable candidates stored for each output."""
 
 Fits = dict[str, str | None]
-"""Reason why values cannot be subtracted, for each kind of attention and for `outputs`; None if
-they can."""
+"""Reason why values cannot be subtracted, by kind of attention and for `outputs`; None if they
+can."""
 
 
 def check_pair(first: LookInputs, second: LookInputs) -> dict[str, Any]:
-    """Return the data with which the page compares two looks.
+    """Return the data with which a page compares two looks.
 
-    Looks that share no kind of attention are an error.
+    Looks without a common kind of attention are an error.
     """
     one, other = first.trace, second.trace
     if not set(one.attention) & set(other.attention):
@@ -40,16 +41,16 @@ def check_pair(first: LookInputs, second: LookInputs) -> dict[str, Any]:
 
 
 def compare_checkpoints(stages: Sequence[tuple[LoadedRun, Trace]]) -> dict[str, Any]:
-    """Return the data with which the page compares any two checkpoints of one training run. All of
-    them read the same tokens."""
+    """Return the data with which a page compares any two checkpoints of one training run. All
+    checkpoints read the same tokens."""
     found = [output_data(run, trace) for run, trace in stages]
     first = stages[0][1]
     return {"pair": False, "fits": fits(first, first), "sides": found}
 
 
 def fits(one: Trace, other: Trace) -> Fits:
-    """Determine which values can be subtracted: both looks need the same heads and the same number
-    of tokens."""
+    """Return which values of two looks can be subtracted. Attention weights need equal numbers of
+    heads and of tokens."""
     found: Fits = {}
     for kind in dict.fromkeys([*one.attention, *other.attention]):
         if kind not in one.attention or kind not in other.attention:
@@ -70,7 +71,7 @@ def fits(one: Trace, other: Trace) -> Fits:
 
 
 def output_data(run: LoadedRun | None, trace: Trace) -> dict[str, Any]:
-    """Outputs of one look with their log-probabilities and most probable alternatives."""
+    """Return the outputs of a look, with their log-probabilities and most probable alternatives."""
     scores_RC, outputs = trace.scores_RC, trace.reading.outputs
     if scores_RC is None or not outputs or any(output.id < 0 for output in outputs):
         return {"outputs": []}

@@ -1,7 +1,7 @@
-"""Live page of `headway look --serve`: requests from the browser, page data, and the state of the
+"""Live page of `headway look --serve`: parsing of requests, page data, and the state of the
 controls.
 
-JSON from the browser becomes a text, a `GenerationOptions` and an `Intervention`.
+JSON from the browser becomes a text, `GenerationOptions` and an `Intervention`.
 """
 
 from __future__ import annotations
@@ -27,29 +27,30 @@ from headway.settings.decode import DecodeSettings
 from headway.tasks.loaded_run import LoadedRun
 
 MOST_TEXT = 20_000
-"""Limit on the characters of a text; for nearly all models their own limit is lower."""
+"""Maximum number of characters in a text. For nearly all models, the limit of the model is
+lower."""
 
 MOST_BEAM, MOST_NEW = 32, 512
-"""Limits on the beam width and on new tokens, so that no request occupies the server for
+"""Maximum beam width, and maximum number of new tokens, so that no request occupies the server for
 minutes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LookRequest:
-    """Request that the page sends. Positions, layers and heads count from 0."""
+    """Request from the page. Positions, layers and heads are counted from 0."""
 
     text: str
     output: str | None = None
-    """Output that the model reads instead of generating it; None: the model generates it."""
+    """Output that the model reads instead of generating one; None: the model generates it."""
 
     force: str = ""
     """Text that the output must begin with."""
 
     hidden: tuple[tuple[str, int], ...] = ()
-    """Stream and position of tokens that no other token may attend to."""
+    """Stream name and position of each hidden token. No other token can attend to it."""
 
     off: tuple[str, ...] = ()
-    """Heads that are disabled, such as `cross.2.5`."""
+    """Names of the disabled heads, such as `cross.2.5`."""
 
     beam: int | None = None
     length_penalty_alpha: float | None = None
@@ -62,14 +63,17 @@ class LookRequest:
     """Label of a checkpoint of the training run; None: the final weights."""
 
     walk: tuple[str, int, int, int] | None = None
-    """Kind, layer, head and position that the walkthrough follows; None: the default."""
+    """Kind of attention, layer, head and position that the walkthrough follows; None: the
+    default."""
 
     maps: bool = False
-    """Whether to compute saliency maps, which need about a hundred runs of the model."""
+    """Whether to compute attribution maps, which need about a hundred runs of the model."""
 
     def ask(self, usual: DecodeSettings) -> GenerationOptions:
-        """Convert the request to `GenerationOptions`. `usual` has the decoding settings that the
-        request omits."""
+        """Convert the request to `GenerationOptions`.
+
+        `usual`: decoding settings for fields that the request leaves empty.
+        """
         given: dict[str, Any] = {
             "beam": self.beam,
             "length_penalty_alpha": self.length_penalty_alpha,
@@ -91,8 +95,7 @@ class LookRequest:
 
 
 def parse(values: Mapping[str, object]) -> LookRequest:
-    """Parse and validate a request; raise a `UserError` with a short message if a value is
-    wrong."""
+    """Parse and validate a request. A wrong value is a `UserError` with a short message."""
     known = {field.name for field in fields(LookRequest)}
     for name in values:
         if name not in known:
@@ -105,7 +108,7 @@ def parse(values: Mapping[str, object]) -> LookRequest:
 
 
 def head_named(name: str) -> tuple[str, int, int]:
-    """Parse the name of a head: `cross.2.5` is head 5 of layer 2 of cross attention, counted from
+    """Parse the name of a head. `cross.2.5` is head 5 of layer 2 of cross-attention, counted from
     0."""
     kind, *numbers = name.split(".")
     if len(numbers) != 2 or not all(re.fullmatch("[0-9]{1,9}", part) for part in numbers):
@@ -201,28 +204,31 @@ READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "walk": _maybe(_walk),
     "maps": _yes,
 }
-"""Function that parses the value of each key in a request."""
+"""Function that parses the value of each key of a request."""
 
 
 SLOW = "saliency"
-"""Name of the section that takes longer than all others together; it is computed only on
-request."""
+"""Name of the section that is computed only on request, because it takes longer than all others
+together."""
 
 GREEDY = "While tokens are hidden, the output is decoded greedily and the beam setting is ignored."
 
 
 @dataclass(frozen=True)
 class LivePage:
-    """Live page of one run. `usual` has the decoding settings that requests omit."""
+    """Live page of one run.
+
+    `usual`: decoding settings for fields that a request leaves empty.
+    """
 
     run: LoadedRun
     usual: DecodeSettings
     extras: LookOptions
     media: MediaInput | None = None
-    """Media input of a run that reads media; requests cannot name files."""
+    """Input image, video or recording; None if the run reads text. Requests cannot choose files."""
 
     asked: Mapping[str, str] = field(default_factory=dict)
-    """URL for further requests (`post`), and values that are sent with each of them."""
+    """URL for further requests (`post`), and values that the browser sends with each request."""
 
     @classmethod
     def of(
@@ -260,8 +266,8 @@ class LivePage:
         return stage_at(self.run, paths[label]).run
 
     def _strip(self, request: LookRequest, reading: Reading) -> dict[str, Any]:
-        """Data for the controls (`web/live.js`): the request, the available choices, and the
-        defaults of empty fields."""
+        """Return the data for the controls (`web/live.js`): the request, the available choices, and
+        the defaults of empty fields."""
         plain = asdict(LookRequest(text=""))
         del plain["text"]
         return {
@@ -286,7 +292,7 @@ class LivePage:
         }
 
     def _answer(self, reading: Reading) -> str:
-        """Output of the model as plain text; empty for an embedding."""
+        """Return the output of the model as plain text; empty for an embedding."""
         if "target" in reading.streams:
             target = self.run.vocab.target
             return target.decode([i for i in reading.last.ids[1:] if i not in target.specials])
@@ -296,8 +302,8 @@ class LivePage:
 
 
 def _within(looked: LookInputs) -> tuple[str, int, int, int] | None:
-    """The requested position for the walkthrough; None if the new output is too short to contain
-    it."""
+    """Return the requested position of the walkthrough; None if the new output is too short to
+    contain it."""
     if looked.walk is None:
         return None
     kind, *_, row = looked.walk

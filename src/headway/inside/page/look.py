@@ -1,5 +1,4 @@
-"""Make the page of `headway look`: trace the input once, then compute each section from the
-trace."""
+"""Page of `headway look`: the input is traced once, and each section is computed from the trace."""
 
 from __future__ import annotations
 
@@ -28,14 +27,15 @@ from headway.web.html import page_data, page_html
 from headway.web.pack import pack
 
 TRUTH = "truth.json"
-"""File in a run folder with the measured accuracy of each attribution map; `headway truth` writes
-it."""
+"""Name of the file in a run folder with the measured accuracy of each attribution map, written by
+`headway truth`."""
 
 LIGHT = ("overview", "image", "audio", "attention", "lens")
-"""Sections of a look at a checkpoint. Only the look at the final weights has all sections."""
+"""Names of the sections of a look at a checkpoint. Only the look at the final weights has all
+sections."""
 
 HEIGHT = 760
-"""Height in pixels of a page in a notebook."""
+"""Height in pixels of a page in a notebook, which is most of a laptop screen."""
 
 Note = Callable[[str], None]
 
@@ -45,30 +45,33 @@ class LookOptions:
     """Optional inputs of a page, chosen by the user."""
 
     corpus: Corpus | str | Path | Sequence[str] | None = None
-    """Texts similar to the training data, for measuring heads and for the search of neighbours."""
+    """Texts similar to the training data, on which heads are measured and nearest tokens are
+    searched. Without it, nearest tokens are not searched."""
 
     factors: Path | None = None
-    """Folder written by `headway factors`."""
+    """Folder with a dictionary of features, written by `headway factors`."""
 
     tuned: Path | None = None
     """File of a tuned lens, written by `TunedLens.save`."""
 
     truth: Path | None = None
-    """File of map accuracies, written by `headway truth`. None: the one in the run folder, if it
-    exists."""
+    """File with the accuracy of attribution maps, written by `headway truth`. None: the file in the
+    run folder, if it exists."""
 
     walk: tuple[str, int, int, int] | None = None
-    """Kind, layer, head and position that the walkthrough follows."""
+    """Kind of attention, layer, head and position that the walkthrough follows; None: the
+    default."""
 
     pins: tuple[int, ...] = ()
-    """Tokens whose attention is stored exactly in texts of more than 256 tokens, where maps are
-    otherwise pooled."""
+    """Positions of tokens whose attention is stored exactly. Longer texts than 256 tokens have
+    pooled maps for all other tokens."""
 
     slow: bool = False
-    """Whether to compute the slow maps, too."""
+    """Whether to compute attribution maps that are slow."""
 
     checkpoints: bool | None = None
-    """Whether to show the course of the training. None: if the run has kept checkpoints."""
+    """Whether to show the progress of training over the kept checkpoints. None: only if there are
+    any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +80,10 @@ class LookInputs:
 
     trace: Trace
     run: LoadedRun | None = None
-    """The run; None if the trace comes from another program."""
+    """Inspected run; None if the trace comes from another program."""
 
     final: bool = True
-    """Whether the run has its final weights, not those of a checkpoint."""
+    """Whether the run has its final weights, and not those of a checkpoint."""
 
     ask: GenerationOptions = DEFAULT_OPTIONS
     change: Intervention = NO_INTERVENTION
@@ -95,7 +98,7 @@ class LookInputs:
 
 @dataclass(frozen=True)
 class Page:
-    """HTML page with its data; `html` is one self-contained file."""
+    """HTML page and its data. `html` is one self-contained file."""
 
     title: str
     looks: list[dict[str, Any]] = field(repr=False)
@@ -104,7 +107,7 @@ class Page:
 
     @cached_property
     def packed(self) -> str:
-        """Packed data without the page, which a live page receives as an update."""
+        """Packed data of the page without the HTML. A live page receives it as an update."""
         return pack(page_data(self.title, self.looks, self.shared, self.run, SECTIONS))
 
     @cached_property
@@ -113,10 +116,10 @@ class Page:
 
     @property
     def live_html(self) -> str:
-        """HTML for a live page.
+        """HTML of a live page.
 
-        It also contains the panels that later answers may need: for a text all that a single look
-        can have, for media also the beam search.
+        It includes panels that later responses may need: for media the beam search, for text all
+        panels of a single look.
         """
         panels = self._panels
         media = panels.intersection(MEDIA_SECTIONS)
@@ -132,10 +135,10 @@ class Page:
         return {name for part in found for name in part}
 
     def save(self, path: str | Path) -> None:
-        """Write the page as one HTML file.
+        """Write the page as a self-contained HTML file.
 
         Args:
-            path: The file.
+            path: HTML file to write.
         """
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -144,7 +147,8 @@ class Page:
             raise UserError(f"cannot write {path}: {error.strerror}.") from error
 
     def _repr_html_(self) -> str:
-        """HTML for notebooks: a sandboxed frame that can only run the scripts of the page."""
+        """Return HTML for notebooks: a sandboxed frame, which can run the scripts of the page but
+        cannot access the notebook."""
         return (
             f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts allow-downloads" '
             f'style="width:100%;height:{HEIGHT}px;border:0" title="{html.escape(self.title)}">'
@@ -167,14 +171,14 @@ def look(
     """Make a page about one input in one run.
 
     Args:
-        run: An opened run, its folder or name, or a trace.
-        text: The text.
-        ask: What the model generates.
+        run: Opened run, its folder or name, or a trace.
+        text: Text to inspect; ignored if `run` is a trace.
+        ask: Options of generation, such as a given output.
         change: Tokens to hide and heads to disable.
-        file: An image, video or recording instead of a text.
-        against: Another run to compare with.
-        against_text: Another text to compare with.
-        note: Function that receives a message for everything that is left out.
+        file: Image, video or recording to inspect instead of a text.
+        against: Second run to compare with the first.
+        against_text: Second text to compare with the first.
+        note: Function that receives a message for each part that is left out.
         **extras: Fields of `LookOptions`: corpus, factors, tuned, truth, walk, pins, slow,
             checkpoints.
 
@@ -234,7 +238,8 @@ def prepare_look(
         corpus=_corpus(extras.corpus, run),
         factors=extras.factors,
         tuned=extras.tuned,
-        # Map accuracies were measured on the unchanged model.
+        # Map accuracies are valid only for the model without interventions, on which they were
+        # measured.
         truth=load_map_accuracy(run, extras.truth) if change == NO_INTERVENTION else None,
         walk=extras.walk,
         pins=extras.pins,
@@ -243,7 +248,8 @@ def prepare_look(
 
 
 def load_map_accuracy(run: LoadedRun, path: Path | None = None) -> dict[str, Any] | None:
-    """Load the measured accuracy of this run's attribution maps; None if it was never measured."""
+    """Return the measured accuracy of this run's attribution maps; None if it was never
+    measured."""
     place = run.folder / TRUTH if path is None else path
     if path is None and not place.is_file():
         return None
@@ -262,7 +268,7 @@ def load_map_accuracy(run: LoadedRun, path: Path | None = None) -> dict[str, Any
 
 
 def run_facts(run: LoadedRun) -> dict[str, Any]:
-    """Name and facts of a run for the header of a page."""
+    """Return the name and the facts of a run for the header of a page."""
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     facts = [run.settings.task, *run.shape.size_facts, f"{parameters:,} parameters"]
     if (run.folder / IMPORTED).is_file():
@@ -273,8 +279,8 @@ def run_facts(run: LoadedRun) -> dict[str, Any]:
 def _along(
     run: LoadedRun, first: LookInputs, extras: LookOptions, note: Note
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Looks at all checkpoints of the training run, the final weights last, and the sections that
-    they share."""
+    """Return the looks at all checkpoints of the training run, with the final weights last, and the
+    sections that all looks share."""
     asked = bool(extras.checkpoints)
     if extras.checkpoints is False or not checkpoints_of(run, asked=asked):
         return [look_data("final", first)], {}
@@ -285,7 +291,7 @@ def _along(
             found, sections = first, None
         else:
             then = trace(stage.run, first.trace.reading, change=first.change)
-            # Map accuracies and tuned lenses were measured on the final weights.
+            # Omit map accuracies and tuned lenses, because they were measured on the final weights.
             found = replace(first, run=stage.run, trace=then, final=False, truth=None, tuned=None)
             sections = LIGHT
         traces.append((stage, found.trace))
@@ -302,7 +308,7 @@ def _along(
 
 
 def _of_trace(found: Trace) -> Page:
-    """Make a page from a trace without its run, with the panels that need no model."""
+    """Return the page of a trace without its run, with the panels that need no model."""
     looked = LookInputs(trace=found)
     title = str(found.meta.get("run", "trace"))
     facts = [str(found.meta[name]) for name in ("task", "family") if name in found.meta]

@@ -1,5 +1,4 @@
-"""Format a trace as text for a terminal: attention map, word alignment, beam search and logit
-lens."""
+"""Trace as text for a terminal: attention map, word alignment, beam search and logit lens."""
 
 from __future__ import annotations
 
@@ -30,19 +29,19 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 LABEL = 12
-"""Maximum width in terminal cells of a token beside or above a heatmap."""
+"""Maximum width in terminal columns of a token beside or above a heatmap."""
 
 MOST_ROWS = 40
-"""Rows of a heatmap: about the height of a terminal window."""
+"""Maximum number of rows of a heatmap, which is about the height of a terminal window."""
 
 RUNNERS_UP = 4
-"""Finished hypotheses listed for a beam search."""
+"""Maximum number of finished hypotheses listed for a beam search."""
 
 BESIDE = 4
-"""Limit on the alternatives that are listed for each step of the best path."""
+"""Maximum number of alternatives listed for each step of the best path."""
 
 GRAMS = 6
-"""Limit on the n-grams that are listed."""
+"""Maximum number of n-grams listed."""
 
 
 def format_trace(
@@ -52,10 +51,10 @@ def format_trace(
     width: int | None = None,
     ink: str | None = None,
 ) -> str:
-    """Format all parts of a trace that fit a terminal.
+    """Return all parts of a trace that fit a terminal, as text.
 
-    Colours and width follow the capabilities of `stream` unless given; `ink` is `colour`, `blocks`
-    or `ascii`.
+    `stream`: output stream whose capabilities determine colours and width. `width`: number of
+    columns instead. `ink`: style instead, one of `colour`, `blocks` and `ascii`.
     """
     hand = style_for(stream) if ink is None else STYLES[ink]
     room = width_of(stream) if width is None else width
@@ -101,10 +100,9 @@ def _head(trace: Trace, ink: TerminalStyle, width: int) -> list[str]:
 
 
 def default_map(trace: Trace, truth: dict[str, Any] | None = None) -> tuple[str, str]:
-    """Kind of attention and name of the map that is shown by default.
+    """Return the kind of attention and the name of the map that is shown by default.
 
-    For cross-attention it is the layer that aligns best where this was measured, otherwise the last
-    layer.
+    For cross-attention, it is the layer that aligns words best. Otherwise it is the last layer.
     """
     kind = "cross" if "cross" in trace.attention else list(trace.attention)[-1]
     n_layers = len(trace.attention[kind])
@@ -115,8 +113,8 @@ def default_map(trace: Trace, truth: dict[str, Any] | None = None) -> tuple[str,
 def heatmap(
     trace: Trace, ink: TerminalStyle, width: int, truth: dict[str, Any] | None = None
 ) -> list[str]:
-    """Format an attention map: the mean over the heads of a layer. Rows are queries, columns are
-    keys."""
+    """Return the lines of an attention heatmap, which is the mean over the heads of a layer. Rows
+    are queries, columns are keys."""
     kind, name = default_map(trace, truth)
     layer = int(name.split(".")[1])
     weights_TS = trace.attention[kind][layer].mean(0)
@@ -151,8 +149,8 @@ def heatmap(
 
 
 def _sides(trace: Trace, kind: str) -> tuple[list[str], list[str]]:
-    """Names of the rows and columns of a map. Rows of a decoder are named by the output token, not
-    by the input token."""
+    """Return the names of the rows and columns of a map. Rows of cross-attention are named by the
+    output token, and not by the input token."""
     reading = trace.reading
     asking, asked = reading.last, reading.last
     if kind == "encoder":
@@ -166,10 +164,10 @@ def _sides(trace: Trace, kind: str) -> tuple[list[str], list[str]]:
 
 
 def _fitted(weights_TS: Tensor, room: int) -> tuple[Tensor, int]:
-    """Pool the columns of a map to the available width.
+    """Return the map with at most `room` columns, and the width of each column in characters (2 or
+    1).
 
-    Returns the map and the width of a column in cells: 2 or 1. If even 1 is too wide, neighbouring
-    columns are pooled by their maximum.
+    If even a width of 1 is too wide, neighbouring columns are pooled by their maximum.
     """
     n_columns = weights_TS.shape[1]
     if n_columns <= room:
@@ -180,9 +178,10 @@ def _fitted(weights_TS: Tensor, room: int) -> tuple[Tensor, int]:
 
 
 def _upright(pieces: Sequence[str], cell: int, ink: TerminalStyle) -> list[str]:
-    """Format tokens as column headings, written from top to bottom and aligned at the bottom."""
+    """Return column headings with one token per column, written downwards and aligned at the
+    bottom."""
     words = [ink.word(piece) for piece in pieces]
-    # A double-width character would shift all columns after it.
+    # A double-width character would shift all columns to its right.
     words = ["".join(c if cell_len(c) == 1 else "?" for c in word) for word in words]
     cut = [w if len(w) <= LABEL else w[: LABEL - len(ink.dots)] + ink.dots for w in words]
     height = max(map(len, cut), default=0)
@@ -193,7 +192,8 @@ def _upright(pieces: Sequence[str], cell: int, ink: TerminalStyle) -> list[str]:
 def alignment(
     trace: Trace, ink: TerminalStyle, width: int, truth: dict[str, Any] | None = None
 ) -> list[str]:
-    """Format a table of the target words, each with the source word that it attends to most."""
+    """Return the lines of a table of the target words, each with the source word that it attends to
+    most."""
     source, target = trace.reading.first, trace.reading.last
     _, name = default_map(trace, truth)
     weights_TS = trace.attention["cross"][int(name.split(".")[1])].mean(0)
@@ -224,10 +224,10 @@ def alignment(
 
 
 def _words(stream: TokenStream) -> tuple[list[int], list[str]]:
-    """Word index of each token, and the words.
+    """Return the index of the word that each token is part of (-1 for special tokens), and the
+    words.
 
     Punctuation is a separate word, because a full stop attends elsewhere than the word before it.
-    Special tokens have the index -1.
     """
     numbers: list[int] = []
     words: list[str] = []
@@ -252,7 +252,7 @@ def _banded(
     width: int,
     most: int = 14,
 ) -> list[str]:
-    """Format a wide table in several bands that fit the width."""
+    """Return the lines of a wide table, split into several tables that fit the width."""
     first = max(map(cell_len, heads)) + 1
     widths = [2 + min(most, max(map(cell_len, column))) for column in zip(*table, strict=True)]
     lines: list[str] = []
@@ -265,7 +265,8 @@ def _banded(
 
 
 def search(tree: BeamTree, ink: TerminalStyle, width: int) -> list[str]:
-    """Format finished hypotheses, then the best path with kept and pruned alternatives."""
+    """Return lines with the finished hypotheses, and the best path with its kept and pruned
+    alternatives."""
     lines = [_title("beam", ink.safe(tree.summary), ink, width)]
     ends = sorted((n for n in tree.nodes if n.place), key=lambda n: (n.place or 0, n.group))
     ends = ends or [tree.nodes[number] for number in tree.outputs]
@@ -294,8 +295,8 @@ def _beside(tree: BeamTree, node: Node, ink: TerminalStyle) -> str:
 
 
 def layers(seen: LogitLens, words: dict[int, str], ink: TerminalStyle, width: int) -> list[str]:
-    """Format the logit lens: the prediction at each layer, and the layer from which it no longer
-    changes."""
+    """Return the lines of the logit lens: the prediction at each layer, and the layer from which it
+    no longer changes."""
     heads = list(seen.layers)
     if seen.is_vector:
         lines = [_title("logit lens", "similarity of each layer's vector to the last", ink, width)]
@@ -316,8 +317,8 @@ def layers(seen: LogitLens, words: dict[int, str], ink: TerminalStyle, width: in
 def ngrams(
     found: Sequence[NgramEffects], labels: Sequence[str], ink: TerminalStyle, width: int
 ) -> list[str]:
-    """Format the predictions of the layers and of the n-grams, and the strongest n-grams if there
-    is one output."""
+    """Return lines with the predictions of the neural layers and of the n-grams. If there is one
+    output, they include its strongest n-grams."""
     if not found:
         return []
     lines = [_title("n-grams", "prediction of each member of the model", ink, width)]
@@ -340,11 +341,12 @@ NOTES = {
     "audio": "each column is a moment of the recording",
 }
 EVERY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0)
-"""Distances between marks on a time axis in seconds: round numbers that are easy to add."""
+"""Possible distances between marks on a time axis in seconds, which are round numbers."""
 
 
 def pieces_of(reading: Reading, stream: TokenStream) -> list[str]:
-    """Tokens of a stream as short names; patches are "3,5" (row, column), audio frames "0.24 s"."""
+    """Return the tokens of a stream as short names. Patches are named "3,5" (row, column), audio
+    frames "0.24 s"."""
     media = reading.media
     if media is None or media.kind == "audio" or stream != reading.first:
         return list(stream.pieces)
@@ -352,9 +354,11 @@ def pieces_of(reading: Reading, stream: TokenStream) -> list[str]:
 
 
 def ticks(media: MediaInput, size: int, cell: int, room: int) -> list[str]:
-    """Column headings for a heatmap of media: the first patch of each row, or the seconds.
+    """Return column headings for a heatmap of media: the first patch of each row, or times in
+    seconds.
 
-    `size` is the number of positions per column, `cell` the width of a column in cells.
+    `size`: number of positions per column. `cell`: width of a column in characters. `room`: maximum
+    width of the headings.
     """
     marks = _times(media, size, cell) if media.kind == "audio" else _patches(media)
     line = ""
@@ -374,7 +378,8 @@ def _patches(media: MediaInput) -> list[tuple[int, str]]:
 
 
 def _times(media: MediaInput, size: int, cell: int) -> list[tuple[int, str]]:
-    """Format marks at round seconds, far enough apart for their labels."""
+    """Return the position and label of marks at round seconds, which are far enough apart for their
+    labels."""
     a_cell = media.row_s * size / cell
     step = next((s for s in EVERY_S if s >= 8 * a_cell), EVERY_S[-1])
     n_marks = int(media.n_rows * media.row_s / step) + 1
@@ -383,17 +388,17 @@ def _times(media: MediaInput, size: int, cell: int) -> list[tuple[int, str]]:
 
 
 BLUE = 33
-"""Blue of the 256-colour palette that is readable on black and on white."""
+"""Number of a blue in the 256-colour palette that is readable on black and on white."""
 
 SPELLED = str.maketrans({"−": "-", "·": "|", "α": "alpha", "…": "..."})
-"""ASCII spelling of special characters."""
+"""ASCII replacement for each special character."""
 
 USUAL_WIDTH = 80
-"""Width of a classic terminal, used for files and pipes."""
+"""Width in columns that is used for files and pipes, as in a classic terminal."""
 
 NARROWEST = 40
-"""Least width that is assumed: in narrower terminals lines wrap, because a map needs room for its
-labels."""
+"""Minimum width in columns that is assumed. In narrower terminals lines wrap, because a map needs
+room for its labels."""
 
 
 @dataclass(frozen=True)
@@ -401,7 +406,7 @@ class TerminalStyle:
     """Characters and colours that a terminal can show."""
 
     shades: str
-    """Characters for the shades of a heatmap, from the lowest to the highest value."""
+    """Characters for the shades of a heatmap, from the lowest value to the highest."""
 
     is_colour: bool = False
     is_ascii: bool = False
@@ -412,7 +417,7 @@ class TerminalStyle:
     dot: str = "·"
 
     def cell(self, value: float, width: int) -> str:
-        """Format a value from 0 to 1 as one or more cells of a heatmap."""
+        """Return a value from 0 to 1 as one or more characters of a heatmap."""
         share = min(max(value, 0.0), 1.0)
         cell = self.shades[round(share * (len(self.shades) - 1))] * width
         return f"\x1b[38;5;{BLUE}m{cell}\x1b[0m" if self.is_colour and cell.strip() else cell
@@ -424,7 +429,7 @@ class TerminalStyle:
         return f"\x1b[2m{text}\x1b[0m" if self.is_colour else text
 
     def safe(self, text: str) -> str:
-        """Text of a model on a single line, with control characters escaped."""
+        """Return a model's text on a single line, with control characters escaped."""
         text = text.replace(SPACE_MARK, " ")
         text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
         if not self.is_ascii:
@@ -434,11 +439,11 @@ class TerminalStyle:
         return kept.encode("ascii", "replace").decode()
 
     def word(self, piece: str) -> str:
-        """Token as one word; a single space is shown as a mark."""
+        """Return a token as one word; a single space is shown as a visible mark."""
         return self.safe(piece).strip() or ("_" if self.is_ascii else "␣")
 
     def fit(self, text: str, width: int) -> str:
-        """Pad or truncate a text to exactly `width` cells."""
+        """Return a text padded or truncated to exactly `width` columns."""
         if cell_len(text) > width:
             text = set_cell_size(text, max(0, width - len(self.dots))) + self.dots
             text = text if cell_len(text) <= width else self.dots[:width]
@@ -454,7 +459,8 @@ STYLES = {"ascii": ASCII, "blocks": BLOCKS, "colour": COLOUR}
 
 
 def style_for(stream: Any) -> TerminalStyle:
-    """Select the style of a terminal: colours if it has them, blocks for UTF-8, otherwise ASCII."""
+    """Return the style for an output stream: colours if the terminal has them, blocks if it has
+    only UTF-8, otherwise ASCII."""
     name = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
     if name != "utf8":
         return ASCII
@@ -464,15 +470,15 @@ def style_for(stream: Any) -> TerminalStyle:
 
 
 def width_of(stream: Any) -> int:
-    """Width of the terminal in columns; 80 for a file or a pipe."""
+    """Return the width of the terminal in columns; 80 for a file or a pipe."""
     if not bool(getattr(stream, "isatty", lambda: False)()):
         return USUAL_WIDTH
     return max(NARROWEST, shutil.get_terminal_size((USUAL_WIDTH, 24)).columns)
 
 
 def bands(widths: Sequence[int], room: int) -> list[range]:
-    """Group columns of these widths into as few bands as possible, each with at least one
-    column."""
+    """Group columns of these widths into as few bands as possible, in order. Each band has at least
+    one column."""
     found, first, used = [], 0, 0
     for place, width in enumerate(widths):
         if place > first and used + width > room:

@@ -194,8 +194,8 @@ def factors(
     Args:
         run: The run, opened by `load`.
         lines: Texts, or a `Corpus`. Every tenth passage is held out for measurements.
-        device: Device that learns.
-        note: Function that receives lines about the progress.
+        device: Device for the computation, such as `cuda`.
+        note: Function that receives messages about the progress.
         **settings: Fields of `DictionaryLearning`: method, n, k, l1, layers, steps and more.
 
     Example:

@@ -69,9 +69,9 @@ def make(run: LoadedRun, trace: Trace, names: Iterable[str] = METHODS) -> list[M
     """Make attribution maps of one trace.
 
     Args:
-        run: The run of the trace.
-        trace: The trace.
-        names: Names of methods, which `maps.METHODS` lists.
+        run: Run that was traced.
+        trace: Trace of an input.
+        names: Names of methods in `maps.METHODS`.
 
     Returns:
         The maps in the order of the methods; some methods make several.

@@ -1,7 +1,8 @@
-"""Sections of a page: each has a module here that computes its data, and a panel in `web/panels/`.
+"""Sections of a page. A section has a module here, which computes its data, and a panel in
+`web/panels/`, which displays it.
 
-The module of a section has a function `section(looked)`. It returns a dict of JSON values and
-`PackedArray`s, or None if the section does not apply to this model or text.
+The module has a function `section(looked)`. It returns a dict of JSON values and `PackedArray`s, or
+None if the section does not apply to the model or text.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ SECTIONS = (
     "overview", "image", "audio", "walk", "attention", "beam", "saliency", "lens", "ngrams",
     "neurons", "features", "heads", "positions", "neighbours", "training", "compare",
 )  # fmt: skip
-"""All sections, in the order of the tabs."""
+"""Names of all sections, in the order of the tabs."""
 
 MEDIA_SECTIONS = ("image", "audio")
-"""Sections of images, videos and recordings."""
+"""Names of the sections for images, videos and recordings."""
 
 COMPARISON_SECTIONS = ("training", "compare")
-"""Sections that compare several looks; `look.py` adds them."""
+"""Names of the sections that compare several looks. They are computed by `look.py`."""
 
 
 PageSection = dict[str, object]
@@ -35,14 +36,15 @@ PageSection = dict[str, object]
 
 
 def sections(looked: LookInputs, names: Iterable[str] = SECTIONS) -> dict[str, PageSection]:
-    """Compute the sections of this look by name."""
+    """Return the data of each section of this look, by name. Sections that do not apply are left
+    out."""
     alone = [name for name in ensure_list(names) if name not in COMPARISON_SECTIONS]
     made = {name: import_module(f"{__name__}.{name}").section(looked) for name in alone}
     return {name: section for name, section in made.items() if section is not None}
 
 
 def _short(reading: Reading, stream: str) -> PageSection:
-    """Short names of patches and audio frames, for the axes of maps."""
+    """Return short names of patches and audio frames, for the axes of maps."""
     if reading.media is None or stream == "target":
         return {}
     return {"short": reading.media.short_names()}

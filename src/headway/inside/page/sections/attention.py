@@ -2,7 +2,7 @@
 (error at most 1/510).
 
 Above `MOST` tokens, blocks of tokens are pooled by their maximum, so that no large weight is lost.
-Pinned rows keep their exact weights.
+Queries that the user pins keep their exact weights.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 MOST = 256
-"""Most rows and columns of a map: larger ones are pooled, so that the size of a page is bounded."""
+"""Maximum number of queries and of keys in a map. Larger maps are pooled, which bounds the size of
+a page."""
 
 FIRST = {"cross": 0, "decoder": 1, "encoder": 2}
-"""Order in which kinds of attention are shown. Cross-attention is first, because it relates the
+"""Position of each kind of attention in the list. Cross-attention is first, because it relates the
 output to the source."""
 
 
@@ -54,12 +55,12 @@ def _kind(name: str, trace: Trace, pins: tuple[int, ...]) -> PageSection:
 
 
 def block_size(tokens: int) -> int:
-    """Side of the blocks of tokens that are pooled; 1 if maps are not pooled."""
+    """Return the number of tokens per side of a pooled block; 1 if maps are not pooled."""
     return -(-tokens // MOST)
 
 
 def block_max(weights_HTS: Tensor, block: int) -> Tensor:
-    """Largest weight of every block of tokens; blocks at the edges may be smaller."""
+    """Return the largest weight of each block of tokens. Blocks at the edges may be smaller."""
     if block == 1 or not weights_HTS.numel():
         return weights_HTS
     right, down = -weights_HTS.shape[2] % block, -weights_HTS.shape[1] % block

@@ -42,17 +42,18 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 MOST_FRAMES = 1200
-"""Limit on the columns of the spectrogram in a page; neighbouring columns are averaged to fit."""
+"""Maximum number of columns of the spectrogram in a page. If there are more audio frames,
+neighbouring frames are averaged."""
 
 WAVE_COLUMNS = 900
-"""Most columns of the waveform: about the width of the chart in pixels."""
+"""Maximum number of columns of the waveform, which is about the width of the chart in pixels."""
 
 MOST_AUDIO = 300_000
-"""Limit on the bytes of a recording that is embedded in the page for playing."""
+"""Maximum size in bytes of a recording that is embedded in the page for playing."""
 
 MOST_CELLS = 1_500_000
-"""Limit on the attention weights of all heads in a page. Above it, only aligning heads and the
-means are included."""
+"""Maximum number of attention weights of all heads in a page. Above it, only the aligning heads and
+the mean of each layer are included."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -97,8 +98,8 @@ def section(looked: LookInputs) -> PageSection | None:
 
 
 def _heads(looked: LookInputs, aligned: AudioAlignment | None, n: int) -> PageSection:
-    """Attention weights of all heads, or of the aligning heads if there are too many, and the means
-    of layers."""
+    """Return the attention weights of all heads, and the mean of each layer. If there are too many
+    weights, only aligning heads are included."""
     layers = head_weights(looked.run, looked.trace)
     found: PageSection = {
         "aligning": [] if aligned is None else [list(place) for place in aligned.heads],
@@ -120,8 +121,8 @@ def _heads(looked: LookInputs, aligned: AudioAlignment | None, n: int) -> PageSe
 
 
 def _heard(looked: LookInputs, media: MediaInput) -> PageSection:
-    """Data for the charts: the waveform, the spectrogram, and the recording itself if it is
-    short."""
+    """Return the data of the charts: the waveform, the spectrogram, and the recording itself if it
+    is short."""
     return {
         "mel": _mel(looked, media),
         "wave": PackedArray(_outline(media), "f16"),
@@ -131,7 +132,8 @@ def _heard(looked: LookInputs, media: MediaInput) -> PageSection:
 
 @torch.no_grad()
 def _mel(looked: LookInputs, media: MediaInput) -> PackedArray | None:
-    """Log-mel spectrogram (frames, bands) as the model computes it, without the padding."""
+    """Return the log-mel spectrogram (frames, bands) as the model computes it, without padding;
+    None without the model."""
     if looked.run is None:
         return None
     front = Anatomy.of(looked.run.model).stacks[0].front
@@ -146,8 +148,8 @@ def _mel(looked: LookInputs, media: MediaInput) -> PackedArray | None:
 
 
 def _outline(media: MediaInput) -> Tensor:
-    """Outline of the waveform: lowest and highest sample of each column, scaled to -1 … 1 (2,
-    columns)."""
+    """Return the outline of the waveform (2, columns): the lowest and the highest sample of each
+    column, scaled to -1 … 1."""
     samples = waveform_of(media)
     parts = np.array_split(samples, min(WAVE_COLUMNS, len(samples)))
     loudest = max(float(np.abs(samples).max(initial=0.0)), 1e-9)
@@ -156,7 +158,7 @@ def _outline(media: MediaInput) -> Tensor:
 
 
 def _playable(media: MediaInput) -> str | None:
-    """Recording as a `data:` URL of a 16-bit WAV file; None if it is too long."""
+    """Return the recording as a `data:` URL of a 16-bit WAV file; None if it is too long."""
     if 2 * len(media.item) > MOST_AUDIO:
         return None
     values = np.clip(np.rint(waveform_of(media) * 32767.0), -32768, 32767).astype("<i2")
@@ -172,9 +174,9 @@ def _playable(media: MediaInput) -> str | None:
 def _times(
     looked: LookInputs, aligned: AudioAlignment | None, logs_SV: Tensor | None
 ) -> list[PageSection]:
-    """Word timestamps by each method, CTC first if the model has it.
+    """Return the word timestamps by each method. CTC is first if the model has it.
 
-    Each method has its own boundaries, and those moved to pauses.
+    Each method has its own boundaries, and boundaries that are moved to pauses.
     """
     reading, ways = looked.trace.reading, []
     facts = ((looked.truth or {}).get("facts") or {}).get("times") or {}
@@ -206,7 +208,7 @@ def _times(
 
 
 def _ctc(looked: LookInputs, logs_SV: Tensor) -> PageSection:
-    """CTC probabilities over time: of the symbols in the output, and of the blank."""
+    """Return the CTC probabilities over time, of the symbols in the output and of the blank."""
     assert looked.run is not None
     target, blank = looked.run.vocab.target, logs_SV.shape[1] - 1
     outputs = looked.trace.reading.outputs

@@ -1,4 +1,5 @@
-"""Section of the beam search: its tree, why hypotheses were kept or pruned, and their attention."""
+"""Section of the beam search: its tree, why each hypothesis was kept or pruned, and the attention
+of hypotheses."""
 
 from __future__ import annotations
 
@@ -35,11 +36,11 @@ FACTS = ["parent", "step", "group", "rank", "piece", "log_prob", "score", "fate"
 """Columns of the node table that a page exports."""
 
 LONGEST = 11
-"""Longest token in characters that the tree shows in full."""
+"""Maximum number of characters of a token that the tree shows in full."""
 
 MOST_CELLS = 60_000
-"""Limit on the bytes of attention in a page. Larger trees have only the attention of finished
-hypotheses."""
+"""Maximum size in bytes of the attention in a page. A larger tree has only the attention of
+finished hypotheses."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -108,7 +109,8 @@ def _whole(values: Any) -> Any:
 
 
 def _label(tree: BeamTree, node: Node) -> str:
-    """Label of a node in the tree; finished hypotheses show their place and score."""
+    """Return the label of a node in the tree. The label of a finished hypothesis is its rank and
+    score."""
     if node.id == tree.outputs[0]:
         return f"★ {_score(node)}"
     if node.place:
@@ -125,8 +127,8 @@ def _score(node: Node) -> str:
 
 
 def _lasting(tree: BeamTree) -> list[int]:
-    """Importance of each node: 2 on the best path, 1 on a path to a finished or open hypothesis, 0
-    elsewhere."""
+    """Return the importance of each node: 2 on the best path, 1 on a path to another finished or
+    open hypothesis, otherwise 0."""
     lasting = [int(node.fate in ("ended", "limit", "overtaken")) for node in tree.nodes]
     for node in reversed(tree.nodes[1:]):
         lasting[node.parent] = max(lasting[node.parent], lasting[node.id])
@@ -136,10 +138,11 @@ def _lasting(tree: BeamTree) -> list[int]:
 
 
 def _rows(tree: BeamTree, lasting: list[int]) -> list[int]:
-    """Vertical position of each node below the best path, which is in row 0.
+    """Return the vertical position of each node below the best path, which is at 0.
 
-    A line is a node followed by its best child, repeatedly. Important lines come first, long lines
-    before short ones. Each takes the first free row below the line from which it branches.
+    A line of the drawing is a node followed by its best descendants. Important lines are placed
+    before others, and long lines before short ones. Each takes the first free position below the
+    line from which it branches.
     """
     nodes = tree.nodes
 
@@ -171,15 +174,15 @@ def _rows(tree: BeamTree, lasting: list[int]) -> list[int]:
 
 
 def _next(tree: BeamTree, node: Node) -> list[list[Any]]:
-    """Token, log-probability and node number of each of the best next tokens; -1 if it is not in
-    the tree."""
+    """Return each of the most probable next tokens with its log-probability and its node id, or -1
+    if it is not in the tree."""
     children = {tree.nodes[child].token: child for child in tree.children[node.id]}
     return [[o.piece, round(o.log_prob, 5), children.get(o.token, -1)] for o in node.next]
 
 
 def _shown(looked: LookInputs, tree: BeamTree) -> bool:
-    """Whether the page shows the best hypothesis of this search. A language model is decoded
-    greedily, which may differ."""
+    """Whether the output on the page is the best hypothesis of this search. The output of a
+    language model may differ, because it is decoded greedily."""
     reading = looked.trace.reading
     if tree.kind == "source":
         return [output.id for output in reading.outputs] == list(tree.best.tokens)
@@ -192,9 +195,10 @@ def _layer(looked: LookInputs) -> tuple[int, str]:
 
 
 def _attention(looked: LookInputs, tree: BeamTree) -> PageSection | None:
-    """Attention at each expanded node, and the index of each node's attention (-1 if it has none).
+    """Return the attention at each expanded node, and the index of each node's attention (-1 if it
+    has none).
 
-    None for images and recordings, whose attention is shown in the section of the input.
+    None for images and recordings, because the section of the input shows their attention.
     """
     if looked.run is None or tree.kind != "source" or not tree.given:
         return None

@@ -1,5 +1,5 @@
-"""Section of the features learned by `headway factors`: where each is active, its effect, and its
-activation on this text."""
+"""Section of features learned by `headway factors`: contexts in which each is active, its effect,
+and its activation on this text."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 MOST = 256
-"""Limit on the features in a page: those active on this text first, then the most frequent."""
+"""Maximum number of features in a page. Those active on this text are included first, then the most
+frequent."""
 
 CONTEXTS = 5
-"""Contexts shown for each feature: together they show a pattern without filling the page."""
+"""Number of contexts shown for each feature; together they show a pattern without filling the
+page."""
 
 SHOWN = ("stream", "at", "pieces", "image")
 
@@ -49,9 +51,9 @@ def section(looked: LookInputs) -> PageSection | None:
 
 @torch.no_grad()
 def activations_on_text(found: FeatureDictionary, trace: Trace) -> dict[str, NDArray[np.float32]]:
-    """Activation of every feature (rows) at every token of each stream.
+    """Return the activation of each feature (rows) at each token of each stream.
 
-    It is the largest over the layers, and zero at special tokens.
+    It is the largest activation over the layers, and zero at special tokens.
     """
     here: dict[str, NDArray[np.float32]] = {}
     for site in found.sites:
@@ -93,7 +95,8 @@ def _entry(entry: dict[str, Any]) -> PageSection:
 
 
 def _windows(entries: list[dict[str, Any]]) -> NDArray[np.float32]:
-    """Activations of the tokens in all contexts; short contexts are padded with zeros."""
+    """Return the activations of the tokens in all contexts. Short contexts are padded with
+    zeros."""
     many = [entry["contexts"][:CONTEXTS] for entry in entries]
     width = max((len(c["pieces"]) for contexts in many for c in contexts), default=1)
     values = np.zeros((len(entries), CONTEXTS, width), np.float32)

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 FEW = 64
-"""Limit on the corpus texts on which heads are measured for a page; more change the values
-little."""
+"""Maximum number of corpus texts on which heads are measured for a page; more texts change the
+values little."""
 
 DIGITS = 6
-"""Significant digits of stored values: close to the precision of fp32."""
+"""Number of significant digits of stored values, which is close to the precision of fp32."""
 
 MEASURES = {
     "importance": (
@@ -34,7 +34,7 @@ MEASURES = {
     "entropy": ("oranges", "nats", "Entropy of the attention: 0 is one token, more is wider."),
     "distance": ("oranges", "tokens", "Mean distance of the tokens that the head attends to."),
 }
-"""Measures by which heads can be coloured: colours, unit and explanation of each."""
+"""Colours, unit and explanation of each measurement by which heads can be coloured."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -43,13 +43,13 @@ def section(looked: LookInputs) -> PageSection | None:
         return None
     if not Anatomy.of(run.model).by_attention:
         return None
-    # Stored measurements are valid only for the final weights with all heads.
+    # Stored measurements are valid only for the final weights and all heads.
     is_own = looked.final and looked.change == NO_INTERVENTION
     saved = load_head_analysis(run.folder) if is_own else None
     if saved is not None and not _fits(saved[0], run):
         saved = None  # from another model that was in this folder
     if looked.corpus is not None:
-        # Hidden tokens are specific to this text; disabled heads also apply to the corpus.
+        # Hidden tokens belong to this text, but disabled heads also apply to the corpus.
         off = replace(looked.change, hidden=frozenset())
         found = heads(run, looked.corpus, n=FEW, change=off)
     elif saved is not None:
@@ -102,7 +102,8 @@ def _fits(found: HeadAnalysis, run: LoadedRun) -> bool:
 
 
 def _kinds(run: LoadedRun) -> list[PageSection]:
-    """Kinds of attention with their numbers of heads; `n_heads` includes pruned heads."""
+    """Return the kinds of attention, with their numbers of heads. `n_heads` includes pruned
+    heads."""
     return [
         {
             "name": kind.name,

@@ -1,4 +1,4 @@
-"""Section of an image or a video: the regions that each word or label attends to."""
+"""Section of an image or video: the regions that each word or label attends to."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 LARGEST = 256
-"""Longer side in pixels of an image in a page."""
+"""Maximum length in pixels of the longer side of an image in a page."""
 
 DARK = 0.45
-"""Mean brightness below which an image counts as dark, because a dark overlay would not be visible
-on it."""
+"""Mean brightness below which an image counts as dark. A dark overlay would not be visible on
+it."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -50,7 +50,7 @@ def section(looked: LookInputs) -> PageSection | None:
         "grid": list(media.grid),
         "extra": media.extra,
         "tubelet": media.tubelet,
-        # Looks at checkpoints use the image of the final look instead of storing it again.
+        # Looks at checkpoints refer to the image of the final look, so that it is stored once.
         "frames": PackedArray(frames(media), "u8", (0, 255)) if looked.final else None,
         "cells": cells(looked, media),
         "groups": [
@@ -74,11 +74,11 @@ def section(looked: LookInputs) -> PageSection | None:
 
 
 def sized(key: str, x_RS: Tensor) -> Tensor:
-    """Weights of a map as sizes for display: absolute values of gradients, otherwise only positive
-    weights.
+    """Return the weights of a map as sizes for display: absolute values for gradients, otherwise
+    only positive weights.
 
-    A negative weight means that the output is more probable without a patch, so that it does not
-    depend on it.
+    A negative weight in other maps means that the output is more probable without a patch, so the
+    output does not depend on it.
     """
     return x_RS.abs() if key in ("gradxinput", "integrated") else x_RS.clamp(min=0)
 
@@ -86,12 +86,13 @@ def sized(key: str, x_RS: Tensor) -> Tensor:
 def first_map(
     looked: LookInputs, kind: str, whole: Sequence[str], of_heads: Sequence[str]
 ) -> PageSection:
-    """Select the map that is shown first: the one with the highest measured accuracy.
+    """Return the map that is shown first, which is the one with the highest measured accuracy.
 
-    Of single heads only the best one is a candidate. It was selected on other items than it was
-    measured on, because the best of many heads is partly luck. Without measurements the map is the
-    mean over the aligning layer for cross-attention, otherwise the rollout. `whole` are maps
-    without layers; `of_heads` are ways to combine the heads of a layer.
+    Of single heads, only the best one is a candidate. It was selected and measured on different
+    items, because the best of many heads is partly luck. Without measurements, the map for
+    cross-attention is the mean over the heads of the aligning layer; otherwise it is the rollout.
+
+    `whole`: names of maps over all layers. `of_heads`: ways to combine the heads of a layer.
     """
     truth, layers = looked.truth or {}, range(len(looked.trace.attention.get(kind, ())))
     if not layers:
@@ -115,9 +116,9 @@ def brightness(media: MediaInput) -> float:
 
 
 def frames(media: MediaInput) -> Tensor:
-    """Video frames to show (time, height, width, channels).
+    """Return the video frames to show (time, height, width, channels).
 
-    They are the middle frames of each patch in time, reduced to `LARGEST` pixels.
+    They are the middle frame of each patch in time, reduced to at most `LARGEST` pixels per side.
     """
     middle = torch.arange(media.grid[0]) * media.tubelet + media.tubelet // 2
     x_TCYX = torch.from_numpy(media.item.copy())[middle.clamp(max=len(media.item) - 1)].float()
@@ -129,9 +130,9 @@ def frames(media: MediaInput) -> Tensor:
 
 
 def cells(looked: LookInputs, media: MediaInput) -> dict[str, list[float]]:
-    """Position of the patches as fractions of height and width.
+    """Return the positions of the patches as fractions of the image's height and width.
 
-    `origin` is the position of the first patch and `step` the distance between two. Patches that
+    `origin`: position of the first patch. `step`: distance between two patches. Patches that
     overlap are shown by their middle parts.
     """
     height, width = media.item.shape[-2:]

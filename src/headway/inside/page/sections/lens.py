@@ -1,5 +1,5 @@
-"""Section of the logit lens: the five most probable predictions at each layer, and the layer from
-which the output is decided."""
+"""Section of the logit lens: the most probable predictions at each layer, and the layer from which
+the output no longer changes."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def section(looked: LookInputs) -> PageSection | None:
 
 
 def names(run: LoadedRun, ids: list[int]) -> list[str]:
-    """Names of the words or labels that the output head scores."""
+    """Return the names of the words or labels that the output head scores."""
     if not ids:  # vectors and reconstructions have no names
         return []
     if run.spec.labelled:
@@ -72,13 +72,13 @@ def names(run: LoadedRun, ids: list[int]) -> list[str]:
 
 
 def _visible(piece: str) -> str:
-    """Replace line breaks by visible signs, so that a cell does not look empty."""
+    """Replace line breaks by visible signs, so that a table cell does not look empty."""
     return display_piece(piece).replace("\n", "⏎")
 
 
 def _reads(trace: Trace) -> list[str]:
-    """Input token at the position of each output; empty if an output is read from the whole
-    text."""
+    """Return the input token at the position of each output; empty if an output is read from the
+    whole text."""
     pieces = trace.reading.last.pieces
     rows = [output.row for output in trace.reading.outputs]
     return ["" if row is None else _visible(pieces[row]) for row in rows]

@@ -1,4 +1,4 @@
-"""Section of neighbours: the corpus tokens nearest to the tokens of this text, in several
+"""Section of nearest neighbours: the corpus tokens nearest to the tokens of this text, in several
 layers."""
 
 from __future__ import annotations
@@ -22,24 +22,25 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 TOKENS = 12_000
-"""Limit on the corpus tokens that are searched for a page."""
+"""Maximum number of corpus tokens that are searched for a page. The limit bounds time."""
 
 LAYERS = 6
-"""Limit on the layers of a stack, besides the embedding. Deeper stacks are sampled evenly,
-including the first and the last layer."""
+"""Maximum number of layers of a stack, besides the embedding. In deeper stacks, layers are evenly
+spaced from the first to the last."""
 
 MOST = 64
-"""Limit on the tokens of the text that are looked up, in each stream."""
+"""Maximum number of tokens of the text whose neighbours are searched, in each stream."""
 
 BUDGET, BUDGET_WITH_IMAGES = 200_000, 600_000
-"""Limits on the packed bytes of the section; images of patches take more than words."""
+"""Maximum size in bytes of the packed section, for text and for images. Patches of images take more
+space than words."""
 
 TRIED = [(6, True), (4, True), (2, True), *((hits, False) for hits in range(6, 0, -1))]
-"""Numbers of neighbours to try, and whether to show patches. The first choice within the budget is
-used."""
+"""Numbers of neighbours to try, and whether to show patches. The first choice within the size limit
+is used."""
 
 _KNOWN: WeakKeyDictionary[nn.Module, tuple[Corpus, dict[Site, TokenIndex]]] = WeakKeyDictionary()
-"""Indexes by model, because a live page searches the same corpus for every request."""
+"""Indexes by model, which are kept because a live page searches one corpus for every request."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -54,7 +55,7 @@ def section(looked: LookInputs) -> PageSection | None:
 
 
 def chosen(run: LoadedRun, corpus: Corpus) -> list[Site]:
-    """Sites to search: the embedding and a selection of layers of every stack that reads the
+    """Return the sites to search: the embedding and some layers of each stack that reads the
     corpus."""
     parts = Anatomy.of(run.model).stacks
     if len(parts) > 1 and corpus.targets is None:
@@ -63,7 +64,7 @@ def chosen(run: LoadedRun, corpus: Corpus) -> list[Site]:
 
 
 def _spaced(n_layers: int) -> list[int]:
-    """Select evenly spaced layers, such as 1, 3, 5, 8, 10 and 12 of 12."""
+    """Return evenly spaced layers, such as 1, 3, 5, 8, 10 and 12 of 12."""
     n = min(n_layers, LAYERS)
     return [1 + (2 * step * (n_layers - 1) + n - 1) // (2 * max(n - 1, 1)) for step in range(n)]
 

@@ -16,21 +16,22 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 NUMBERS = (2, 3, 4, 6, 8, 12)
-"""Numbers of factors that the reader can select, besides the default."""
+"""Numbers of factors that the reader can choose, in addition to the default."""
 
 USUAL = 6
-"""Default number of factors: few enough to read at once; short texts have at most one per three
-tokens."""
+"""Default number of factors, which are few enough to read at once. Short texts have at most one per
+three tokens."""
 
 MOST_ROWS = 1024
-"""Limit on the tokens, patches or audio frames of a stream; longer streams have no factors in a
-page."""
+"""Maximum number of tokens, patches or audio frames in a stream. Longer streams have no factors in
+a page."""
 
 MOST_NUMBERS = 2_000_000
-"""Limit on the activations of a stack; larger stacks have only the default number of factors."""
+"""Maximum number of activations of a stack. Larger stacks have only the default number of
+factors."""
 
 TOP = 6
-"""Strongest neurons listed for each factor."""
+"""Number of strongest neurons listed for each factor."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -61,17 +62,17 @@ def _stack(layers: list[Tensor], stream: str) -> PageSection:
 
 
 def _clipped(x_TF: Tensor) -> float:
-    """Fraction of the squared activations |x|² that is negative and therefore not covered by the
-    factors."""
+    """Return the fraction of the squared activations |x|² that is negative, which the factors do
+    not cover."""
     total = float(x_TF.square().sum())
     return round(float(x_TF.clamp(max=0).square().sum()) / total, 4) if total else 0.0
 
 
 def _facts(found: Nmf, widths: list[int]) -> PageSection:
-    """Data of one factorization.
+    """Return the data of one factorization.
 
-    `weights` (factors, tokens), `layers` (sum of squares of each factor in each layer) and `top`
-    (its strongest neurons as layer, index and loading).
+    `weights`: weight of each factor for each token. `layers`: sum of squares of each factor in each
+    layer. `top`: strongest neurons of each factor, as layer, index and loading.
     """
     shares_KL = torch.stack([p.square().sum(1) for p in found.parts_KF.split(widths, 1)], 1)
     starts = torch.tensor([0, *widths]).cumsum(0)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 MOST, LEAST = 24, 0.01
-"""Limit on the n-grams listed for an output, and the smallest effect listed, relative to the
-largest. The others are summed."""
+"""Maximum number of n-grams listed for an output, and the smallest effect listed, relative to the
+largest. The effects of other n-grams are summed."""
 
 THE_NUMBER = "the number"
-"""Name of the output of a regression model, which has no label."""
+"""Name for the output of a regression model, which has no label."""
 
 
 def section(looked: LookInputs) -> PageSection | None:

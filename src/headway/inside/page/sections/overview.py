@@ -1,5 +1,4 @@
-"""Section with the overview: the size of the model, its output, and warnings about its
-attention."""
+"""Overview section: the size of the model, its output, and warnings about its attention."""
 
 from __future__ import annotations
 
@@ -20,24 +19,24 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 SINK = 0.6
-"""Mean attention weight on a single token from which a head counts as an attention sink."""
+"""Mean attention weight on a single token above which a head counts as an attention sink."""
 
 EVEN = 0.98
-"""Entropy relative to that of uniform attention, from which attention counts as uniform."""
+"""Entropy relative to that of uniform attention above which attention counts as uniform."""
 
 SILENT = 0.05
 """Norm of a head's output, relative to the mean of its layer, below which the head counts as
 dead."""
 
 CHOICES = 5
-"""Alternatives listed for each output: one line of text."""
+"""Number of alternatives listed for each output, which fit on one line."""
 
 BLANK = "∅"
-"""Sign for the blank symbol of CTC."""
+"""Symbol that represents the CTC blank in a page."""
 
 FEWEST = 6
-"""Least number of visible tokens for which attention weights are informative; over fewer they are
-always large."""
+"""Minimum number of visible tokens for which attention weights are informative. Over fewer tokens,
+some weight is always large."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -49,7 +48,7 @@ def section(looked: LookInputs) -> PageSection | None:
 
 
 def _numbers(looked: LookInputs) -> list[PageSection]:
-    """Key figures of the model and the run. There are fewer if only a trace is available."""
+    """Return key figures of the model and the run; fewer if only a trace is available."""
     trace, run = looked.trace, looked.run
     heads = sum(layer.shape[0] for layers in trace.attention.values() for layer in layers)
     body = "transformer" if run is None else run.shape.body
@@ -96,7 +95,7 @@ def _knows(run: LoadedRun, reading: Reading) -> tuple[str, int, str]:
 
 
 def _answer(looked: LookInputs) -> PageSection:
-    """Probability of each output, with its most probable alternatives."""
+    """Return the probability of each output, with its most probable alternatives."""
     trace = looked.trace
     outputs = trace.reading.outputs
     if _is_number(looked.run):
@@ -131,7 +130,7 @@ def _answer(looked: LookInputs) -> PageSection:
                 "choices": [[_name(looked, id), p] for id, p in rivals],
             }
         )
-    # Number of outputs of a continued text that were given, not generated.
+    # Number of outputs that were given in the prompt and not generated.
     given = max(0, trace.reading.n_given - 1) if trace.reading.continues else 0
     return {
         "kind": trace.reading.answers,
@@ -220,9 +219,11 @@ def _head_warnings(looked: LookInputs) -> list[PageSection]:
 
 
 def attention_sink(weights_HTS: Tensor) -> tuple[Tensor, Tensor]:
-    """Largest mean attention weight of each head on one token, and the position of that token.
+    """Return the largest mean attention weight of each head on one token, and the position of this
+    token.
 
-    Only queries that see at least `FEWEST` tokens count. Weights are 0 for shorter texts.
+    Only queries that see at least `FEWEST` tokens count. If there are none, weights and positions
+    are 0.
     """
     seen_T = (weights_HTS > 0).any(0).sum(-1)
     rows = weights_HTS[:, seen_T >= FEWEST]
@@ -234,8 +235,10 @@ def attention_sink(weights_HTS: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def evenness(weights_HTS: Tensor) -> Tensor:
-    """Entropy of attention relative to uniform attention, over queries that see at least `FEWEST`
-    tokens."""
+    """Return the entropy of attention of each head, relative to uniform attention.
+
+    Only queries that see at least `FEWEST` tokens count.
+    """
     seen_T = (weights_HTS > 0).any(0).sum(-1)
     keep_T = seen_T >= FEWEST
     if not bool(keep_T.any()):
@@ -245,7 +248,8 @@ def evenness(weights_HTS: Tensor) -> Tensor:
 
 
 def loudness(looked: LookInputs, kind: str, layer: int) -> list[float]:
-    """Mean norm of each head's output, relative to the mean over the heads of its layer."""
+    """Return the mean norm of each head's output, relative to the mean over the heads of its
+    layer."""
     if looked.run is None or kind not in looked.trace.values:
         return []
     module = Anatomy.of(looked.run.model).kind(kind).layers[layer]
@@ -276,7 +280,7 @@ def _warning(text: str, heads: list[tuple[str, str, float]] | None = None) -> Pa
 
 
 def _counted(head: str) -> str:
-    """Display name of a head, counted from 1: `cross.0.1` becomes cross 1.2."""
+    """Return the display name of a head, counted from 1: `cross.0.1` becomes cross 1.2."""
     kind, layer, number = head.split(".")
     return f"{kind} {int(layer) + 1}.{int(number) + 1}"
 

@@ -23,19 +23,20 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 PLACES = 64
-"""Limit on the positions in the image of an encoding; wide encodings show fewer."""
+"""Maximum number of positions in the image of an encoding. Wide encodings show fewer."""
 
 CELLS = 24_000
-"""Limit on the cells of the image of an encoding, a byte each."""
+"""Maximum number of values in the image of an encoding. Each takes a byte."""
 
 SHIFTS = (1, 4, 16)
-"""Shifts whose linear map is tested: neighbours, a few words, and about a sentence."""
+"""Shifts in positions whose linear map is tested: neighbours, a few words, and about a sentence."""
 
 SHIFTED = 256
-"""Number of positions for the shift test: half of them for the fit, half for the test."""
+"""Number of positions for the shift test. One half is for the fit, the other for the test."""
 
 CORNER = 24
-"""Size of the displayed part of a shift matrix, which shows the fastest pairs of dimensions."""
+"""Number of rows and columns of a shift matrix that are displayed. They belong to the fastest pairs
+of dimensions."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -57,7 +58,8 @@ def _code(model: torch.nn.Module, code: PositionCode, n_tokens: int) -> PageSect
         }
     assert code.table_PD is not None
     n_table, width = code.table_PD.shape
-    # Encodings hardly change over a few words; fifty positions are about a sentence.
+    # Encodings hardly change over a few words, so at least fifty positions (about a sentence) are
+    # measured.
     n_places = min(n_table, max(n_tokens, 50))
     image_PD = code.table_PD[: max(16, min(PLACES, CELLS // width))]
     found, used = kernel(code.table_PD), position_use(model, code, n_places)
@@ -66,7 +68,7 @@ def _code(model: torch.nn.Module, code: PositionCode, n_tokens: int) -> PageSect
         "n_places": n_places,
         "n_table": n_table,
         "image": PackedArray(image_PD, "f16" if code.rate_I is None else "u8"),
-        # A single huge value of a trained encoding would make all others grey.
+        # A single very large value of a trained encoding would make all other colours grey.
         "colours": float(image_PD.abs().flatten().quantile(0.995)),
         "kernel": PackedArray(found.value_R, "f32"),
         "spread": PackedArray(found.spread_R, "f32"),
@@ -91,12 +93,12 @@ def _shift(code: PositionCode, k: int) -> PageSection:
 
 
 def _corner(code: PositionCode) -> Tensor:
-    """Matrix of a shift by one position for the fastest pairs of dimensions, with the two columns
-    of a pair side by side."""
+    """Return the matrix of a shift by one position, for the fastest pairs of dimensions. The two
+    columns of a pair are adjacent."""
     order = [column for pair in zip(*code.pairs, strict=True) for column in pair][:CORNER]
     return rotation(code, 1)[order][:, order]
 
 
 def _share(values_D: Tensor) -> Tensor:
-    """Divide values by the largest one, so that two scales fit one chart."""
+    """Divide values by the largest one, so that two measurements fit one chart."""
     return values_D / values_D.max().clamp(min=1e-30)

@@ -26,24 +26,25 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 LONGEST = 64
-"""Limit on the tokens of all streams together, for slow maps."""
+"""Maximum number of tokens in all streams together for which slow maps are made by default."""
 
 FLOW_WORK, PATH_WORK = 25_000, 400
-"""Limits on work that takes seconds; `--slow` removes them.
+"""Maximum work of attention flow and of integrated gradients, which then take seconds; `--slow`
+removes the limits.
 
-For attention flow it is outputs times squared tokens, for integrated gradients outputs times
-tokens.
+The work of attention flow is outputs times squared tokens. That of integrated gradients is outputs
+times tokens.
 """
 
 STEPS = 128
-"""Limit on the steps of integrated gradients: it bounds their time, and the map reports the
+"""Maximum number of steps of integrated gradients, which bounds their time. The map reports the
 remaining error."""
 
 MOST_CELLS = 40_000
-"""Limit on the weights of a map with layers; larger maps keep only the last layer."""
+"""Maximum number of weights of a map with several layers. Larger maps keep only the last layer."""
 
 MOST_TOKENS = 256
-"""Limit on the tokens of a stream; longer texts have no such section."""
+"""Maximum number of tokens in a stream. Longer texts have no saliency section."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,11 @@ class SaliencyMethod:
     key: str
     label: str
     how: str
-    """Explanation of the map in one sentence."""
+    """Explanation of the map for the user, in one sentence."""
 
     has_share: bool = False
-    """Whether the map can compare the influence of the source with that of the earlier output."""
+    """Whether the map can compare the influence of the source with that of the earlier output
+    tokens."""
 
 
 METHODS = {
@@ -93,7 +95,8 @@ OF_VECTORS = {
     "gradxinput": "Gradient of the vector's length along its own direction.",
     "occlusion": "Decrease of the vector's length along its own direction when a token is hidden.",
 }
-"""Explanations for embeddings, which have no probability: their length is what changes."""
+"""Explanations of maps for embeddings. These have no probability, so the maps explain their
+length."""
 
 
 def section(looked: LookInputs) -> PageSection | None:
@@ -127,12 +130,12 @@ def _by_attention(looked: LookInputs) -> bool:
 
 
 OF_MODELS = ("gradxinput", "integrated", "occlusion")
-"""Maps that need the model. The others need only a trace."""
+"""Names of the maps that need the model; all others need only a trace."""
 
 
 def _made(looked: LookInputs) -> tuple[dict[str, list[Map]], dict[str, str]]:
-    """Compute the maps of each method, one per layer if it has layers; also return the methods left
-    out, with reasons."""
+    """Return the maps of each method (one per layer if the method has layers), and the reason for
+    each omitted method."""
     run, trace, change = looked.run, looked.trace, looked.change
     reading: Reading = trace.reading
     n_tokens, n_outputs = sum(map(len, reading.streams.values())), len(reading.outputs)
@@ -175,7 +178,7 @@ def _made(looked: LookInputs) -> tuple[dict[str, list[Map]], dict[str, str]]:
 
 
 def _joined(maps: Iterable[Map], reading: Reading) -> list[Map]:
-    """Join the maps of all kinds of attention in a layer into one map with the columns of all."""
+    """Return one map per layer, with the columns of all kinds of attention in the layer."""
     layers: dict[int, list[Map]] = {}
     for map_ in maps:
         layers.setdefault(int(map_.name.split(".")[1]), []).append(map_)

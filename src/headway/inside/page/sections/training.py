@@ -1,4 +1,4 @@
-"""Section of the training: curves over the checkpoints, shared by all looks of a page."""
+"""Section of training curves over the checkpoints, which is shared by all looks of a page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headway.tasks.history import mean
 from headway.tasks.loaded_run import LoadedRun
 
 MOST_POINTS = 300
-"""Limit on the points of the training loss curve, which may be logged every few steps."""
+"""Maximum number of points in the training loss curve. The loss may be logged every few steps."""
 
 TITLES = {
     "own": ("Training loss", "nats per token", "Logged training and validation loss of the run."),
@@ -39,15 +39,16 @@ TITLES = {
     "residual": ("Difference of tokens", "‖X − mean‖ / ‖X‖", "0: all tokens have the same vector."),
     "cka": ("Similarity to the final states", "linear CKA", "1: equal up to rotation and scale."),
 }
-"""Heading, unit and explanation of each figure."""
+"""Heading, unit and explanation of each figure, by its name."""
 
 
 def training_curves(run: LoadedRun, stages: Sequence[tuple[CheckpointStage, Trace]]) -> PageSection:
-    """Make the curves from the traces of all checkpoints; the last one is the finished run."""
+    """Return the curves over all checkpoints, from their traces. The last trace is that of the
+    final model."""
     final = stages[-1][1]
     found = [_measured(stage, trace, final) for stage, trace in stages]
     figures = [figure for figure in [_own(run)] if figure is not None]
-    # Figures of one kind are adjacent, one for every stack.
+    # Figures of one kind are adjacent, with one figure per stack.
     for name in sorted(found[-1], key=lambda name: [*TITLES].index(name.partition(".")[0])):
         kind, _, stack = name.partition(".")
         title, unit, hint = TITLES[kind]
@@ -81,14 +82,16 @@ def _measured(stage: CheckpointStage, trace: Trace, final: Trace) -> Measures:
     if not is_vector and trace.reading.outputs:
         seen = lens(stage.run, trace)
         last = len(seen.rank_LR) - 1
-        # An output that is never the most probable is decided by the search, after the last layer.
+        # An output that is never the most probable one is decided by the search, after the last
+        # layer.
         depths = [last if depth is None else depth for depth in seen.decided]
         first["decided"] = {"mean of the outputs": sum(depths) / len(depths)}
     return {**first, **found}
 
 
 def _own(run: LoadedRun) -> PageSection | None:
-    """Curves of the training log `metrics.jsonl`, thinned for a small chart."""
+    """Return the curves of the training log `metrics.jsonl`, with few enough points for a small
+    chart."""
     lines, past = [], history(run)
     for name, kind in (("training", "train"), ("validation", "valid")):
         points = [point for point in past.points(kind, "loss") if math.isfinite(point[1])]

@@ -1,5 +1,5 @@
-"""Section of the walkthrough: one token through one layer, with the weights from which the page
-recomputes it."""
+"""Section of the walkthrough of one token through one layer, with the weights from which the page
+recomputes each step."""
 
 from __future__ import annotations
 
