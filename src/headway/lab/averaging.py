@@ -1,8 +1,8 @@
 """E8: why are the last checkpoints averaged?
 
-As long as the learning rate is above zero, weights do not settle: they jitter around the bottom of
-a wide basin, and their mean is closer to the bottom than any of them. If that is the reason,
-averaging gains little with a learning rate that decays to zero.
+As long as the learning rate is above zero, the weights do not converge. They jitter around the
+bottom of a wide basin, and their mean is closer to the bottom than each of them. If this is the
+reason, averaging gains little with a learning rate that decays to zero.
 """
 
 from __future__ import annotations
@@ -32,20 +32,21 @@ if TYPE_CHECKING:
 
 StateDict = Mapping[str, Tensor]
 KEPT = 16
-"""Checkpoints that a run keeps: twice those of the verdict, so that a plot shows the effect of
-more."""
+"""Number of checkpoints that a run keeps: twice the number on which the verdict is based, so that a
+plot shows the effect of more."""
 
 TAKEN = 8
-"""Number of averaged checkpoints on which the verdict is based."""
+"""Number of checkpoints that are averaged for the verdict."""
 
 SCHEDULES = {"constant": "constant learning "
     "rate", "inverse-sqrt": "inverse square root, as in the paper",
              "linear": "linear decay to zero"}  # fmt: skip
 LEAST = 0.005
-"""Smallest gain of averaging that counts, in nats per token."""
+"""Minimum gain of averaging that counts, in nats per token."""
 
 WAY = (0.0, 0.25, 0.5, 0.75, 1.0)
-"""Positions on the line between two sets of weights where the loss is measured."""
+"""Points on the line between two sets of weights at which the loss is measured, from 0 (first) to 1
+(second)."""
 
 
 class AveragingExperiment(Experiment):
@@ -215,7 +216,7 @@ EXPERIMENT = AveragingExperiment()
 def material(
     bench: Workspace,
 ) -> tuple[str, datasets.TextColumns, datasets.TextColumns, dict[str, Any]]:
-    """Return a task, its training and validation data, and settings that keep the last
+    """Return the task, its training and validation data, and training settings that keep the last
     checkpoints."""
     if bench.data is not None:
         train, valid, settings = language(bench)
@@ -236,7 +237,7 @@ def material(
 
 
 def means(runs: Mapping[str, Run], ema: Run, other: Run) -> dict[str, Any]:
-    """Losses of averaged checkpoints, and of the models that they are compared with."""
+    """Return the losses of averaged checkpoints, and of the models that they are compared with."""
     found: dict[str, Any] = {"mean": {}, "members": {}, "cosine": {}}
     for name, run in runs.items():
         loss = Losses(run)
@@ -279,7 +280,7 @@ class Losses:
 
 
 def checkpoints_of(run: Run) -> list[Path]:
-    """Checkpoints of a run, oldest first."""
+    """Return the checkpoints of a run, oldest first."""
     return Checkpoints(run.folder, 1, lambda line: None, owner=False).paths()
 
 
@@ -288,7 +289,8 @@ def between(one: StateDict, other: StateDict, at: float) -> dict[str, Tensor]:
 
 
 def cosine(kept: Sequence[StateDict]) -> float:
-    """Mean cosine between consecutive steps of the weights, from checkpoint to checkpoint."""
+    """Return the mean cosine between consecutive changes of the weights, from checkpoint to
+    checkpoint."""
     flat = [torch.cat([tensor.flatten() for tensor in one.values()]) for one in kept]
     steps = [b - a for a, b in pairwise(flat)]
     found = [float(torch.cosine_similarity(a, b, dim=0)) for a, b in pairwise(steps)]

@@ -1,8 +1,8 @@
 """E9: what does beam search lose by pruning?
 
 Beam search prunes by rank: a hypothesis that is not among the best of its step is dropped. An exact
-search prunes only hypotheses that can no longer win, so it finds the most probable output. Both are
-compared.
+search prunes only hypotheses that can no longer win, so it finds the most probable output. The
+experiment compares the outputs of these two searches.
 """
 
 from __future__ import annotations
@@ -47,25 +47,24 @@ from headway.tasks.loaded_run import LoadedRun
 
 MODEL = "tatoeba-de-en"
 BEAM = 4
-"""Beam width for which the question is answered."""
+"""Beam width on which the verdict is based."""
 
 AT_ONCE = 64
-"""Number of hypotheses that the exact search expands in one batch."""
+"""Maximum number of hypotheses that the exact search expands in one batch."""
 
 MIN_DIFFERENCE = 1.0
-"""Smallest difference in chrF that counts: a smaller one is invisible in a test set of 1,000
+"""Minimum difference in chrF that counts. A smaller one is invisible in a test set of 1,000
 sentences."""
 
 CHRF = Bounds(low=0.0, high=100.0, margin=MIN_DIFFERENCE)
 
 SAME = 1e-3
-"""Difference in nats from which an output counts as more probable, so that the beam missed the best
-one."""
+"""Minimum difference in nats at which an output counts as more probable than that of the beam
+search, so that the beam search missed it."""
 
 NAMED = {"1": "greedy", "exact": "exact", "gnmt-0.6": "beam 4, α 0.6", "gnmt-1": "beam 4, α 1"}
 THRESHOLDS = (1.0, 2.0, 4.0, 8.0)
-"""Distances from the best hypothesis of a step, in nats, at which pruning by threshold is
-tested."""
+"""Thresholds for pruning: maximum distances in nats from the best hypothesis of a step."""
 
 
 class BeamExperiment(Experiment):
@@ -271,9 +270,10 @@ def label(arm: str) -> str:
 def sample_pairs(
     pairs: Sequence[tuple[str, str]], some: int, seed: int
 ) -> Sequence[tuple[str, str]]:
-    """Sample the sentences of one seed.
+    """Return the sentences of one seed.
 
-    No two seeds share sentences until all are used; then they are shuffled and used again.
+    Seeds share no sentences until all sentences are used. After that, the sentences are shuffled
+    and used again.
     """
     parts = max(1, len(pairs) // some)
     order = list(pairs)
@@ -285,7 +285,7 @@ def sample_pairs(
 def measure_run(
     run: LoadedRun, pairs: Sequence[tuple[str, str]], widths: Sequence[int], most: int
 ) -> dict[str, Any]:
-    """Decode these sentences with every search, and return all measurements."""
+    """Decode these sentences with every search and return all measurements."""
     source, target = run.vocab.source, run.vocab.target
     items = [source.as_source(source.encode(german)) for german, _ in pairs]
     references = [english for _, english in pairs]
@@ -376,12 +376,13 @@ class ExactResult:
     """Number of hypotheses that the search expanded."""
 
     proved: bool
-    """Whether the output is proved to be the most probable one; False if the search stopped at its
+    """Whether the output is proved to be the most probable one. False if the search stopped at its
     limit."""
 
 
 NextLogProbs = Callable[[Sequence[Sequence[int]]], Tensor]
-"""Function from W hypotheses of equal length to the log-probabilities of every next token (W V)."""
+"""Type of functions that return the log-probabilities of every next token (W V), given W hypotheses
+of equal length."""
 
 
 def exact_best(
@@ -389,9 +390,10 @@ def exact_best(
 ) -> ExactResult:
     """Find the most probable output by depth-first search.
 
-    Hypotheses that are not more probable than the best finished output are dropped. `limit`:
-    maximum number of tokens, including the end token. `first`: a finished output that is already
-    known. `most`: number of expanded hypotheses after which the search stops.
+    Hypotheses that are not more probable than the best finished output are dropped. `ask`: function
+    that computes the log-probabilities. `limit`: maximum number of tokens, including the end token.
+    `first`: finished output to start from; None if there is none. `most`: maximum number of
+    hypotheses to expand.
     """
     best = (-float("inf"), []) if first is None else (first.log_prob, list(first.tokens))
     levels: list[list[tuple[float, list[int]]]] = [[(0.0, [])]]  # by their number of tokens
@@ -423,11 +425,8 @@ def exact_best(
 
 
 def next_log_probs(model: Seq2Seq, source: Sequence[int], job: Job) -> NextLogProbs:
-    """Make a function that returns the log-probabilities of every next token under the rules of the
-    beam search.
-
-    The source is encoded once.
-    """
+    """Return a function that computes the log-probabilities of every next token under the rules of
+    the beam search. The source is encoded only once."""
     with torch.no_grad(), evaluating([model]):
         given, layout = model.source_front.collate([list(source)], model_device(model))
         memory_SD = model.encode(given, layout).x_MD
@@ -460,7 +459,8 @@ def model_device(model: torch.nn.Module) -> torch.device:
 
 
 def count_pruned(trees: Sequence[BeamTree], exact: Sequence[ExactResult]) -> dict[str, Any]:
-    """Count kept and pruned hypotheses, and pruned ones that could not have won anyway."""
+    """Return fractions of kept hypotheses, and of pruned hypotheses that could or could not have
+    led to the best output."""
     kept = cut = hopeless = fatal = 0
     ranks = []
     for tree, best in zip(trees, exact, strict=True):
@@ -484,10 +484,11 @@ def count_pruned(trees: Sequence[BeamTree], exact: Sequence[ExactResult]) -> dic
 
 
 def pruned_at_threshold(trees: Sequence[BeamTree], threshold: float) -> dict[str, float]:
-    """Simulate pruning at a distance from the best hypothesis of each step.
+    """Simulate pruning of hypotheses that are further than a threshold from the best one of their
+    step.
 
-    Returns the fraction of hypotheses that it would drop, and the fraction of best outputs that it
-    would lose.
+    Returns the fraction of hypotheses that this would drop (`spared`), and the fraction of best
+    outputs that it would lose (`lost`).
     """
     n = spared = lost = 0
     for tree in trees:

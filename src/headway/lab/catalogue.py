@@ -1,5 +1,5 @@
-"""Table of the lab's experiments: names, questions and run times. The module does not import
-torch."""
+"""Table of the lab's experiments: names, questions and run times. To load quickly, this module does
+not import torch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 SEEDS = 5
-"""Default number of seeds. Three seeds detect 37 % of the effects that five detect in 80 % of cases
-(`verdict.power`)."""
+"""Default number of seeds. Five seeds detect an effect in 80 % of cases that three seeds detect in
+only 37 % (`verdict.power`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,22 +25,23 @@ class ExperimentEntry:
     name: str
     number: int
     question: str
-    """Question of the experiment in plain words."""
+    """Question that the experiment answers, in plain words."""
 
     quick: float
-    """Minutes of a quick run on two cores with `SEEDS` seeds."""
+    """Duration in minutes of a quick run on two cores with `SEEDS` seeds."""
 
     full: float
-    """Minutes of `--full` on two cores with `SEEDS` seeds."""
+    """Duration in minutes of a full run (`--full`) on two cores with `SEEDS` seeds."""
 
     on_gpu: float | None = None
-    """Minutes of `--full` on a GPU. None: a GPU makes it no faster."""
+    """Duration in minutes of a full run on a GPU. None if a GPU makes it no faster."""
 
     data: str = ""
-    """Description of what `--data` takes; empty if the option is not supported."""
+    """Description of the files for `--data`; empty if the experiment does not support this
+    option."""
 
     def load(self) -> Experiment:
-        """Import the experiment from the module with its name."""
+        """Import the module of the experiment and return its `EXPERIMENT`."""
         module = importlib.import_module(f"headway.lab.{self.name.replace('-', '_')}")
         found: Experiment = module.EXPERIMENT
         return found
@@ -126,7 +127,7 @@ EXPERIMENTS: dict[str, ExperimentEntry] = {
 
 
 def find(word: str) -> ExperimentEntry:
-    """Find an experiment by its name or its number (`1` or `E1`)."""
+    """Return an experiment by its name or its number (`1` or `E1`)."""
     text = word.strip().lower()
     if text in EXPERIMENTS:
         return EXPERIMENTS[text]
@@ -134,7 +135,8 @@ def find(word: str) -> ExperimentEntry:
     for entry in EXPERIMENTS.values():
         if numbered and entry.number == int(numbered[1]):
             return entry
-    # A word of a question is a better suggestion than a name that is spelled similarly.
+    # Suggest an experiment whose question has this word, before one whose name is spelled
+    # similarly.
     asked = [one.name for one in EXPERIMENTS.values() if text in one.question.lower()]
     near = (asked if len(text) > 2 else []) or difflib.get_close_matches(
         text, EXPERIMENTS, n=3, cutoff=0.7

@@ -1,8 +1,8 @@
 """E5: should positions be added to embeddings or concatenated with them?
 
-Adding looks wasteful, because one vector holds two things. But the encodings of a sentence's
-positions span few directions, and embeddings can learn to avoid these. The sum can then be
-separated again.
+Addition looks wasteful, because one vector then holds both word and position. However, the
+encodings of a sentence's positions span few directions, and embeddings can learn to avoid these.
+The two terms of the sum can then be separated again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from headway.run import Run
 
 MOST = 512
-"""Number of positions in the table of encodings."""
+"""Maximum number of positions in the table of encodings."""
 
 EQUAL = 0.1
-"""Smallest difference that counts, as a fraction of the gain from positions."""
+"""Minimum difference in loss that counts, as a fraction of the gain from positions."""
 
 
 class FixedPositions(nn.Module):
-    """Positional encodings from a fixed table, not learned."""
+    """Base class of positional encodings from a fixed table, which is not learned."""
 
     code_PC: Tensor
 
@@ -49,7 +49,8 @@ class FixedPositions(nn.Module):
 
 
 class ConcatenatedPositions(FixedPositions):
-    """Positional encoding in the last dimensions of a vector, which hold nothing of the word."""
+    """Positional encoding in the last dimensions of a vector, from which the word embedding is
+    removed."""
 
     def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
         code_NC = self.code(x_ND, layout)
@@ -57,9 +58,10 @@ class ConcatenatedPositions(FixedPositions):
 
 
 class RotatedPositions(FixedPositions):
-    """Positional encoding in random directions instead of the last dimensions.
+    """Positional encoding in random orthogonal directions, from which the word embedding is
+    removed.
 
-    Word and position can still be separated exactly.
+    Word and position can be separated exactly.
     """
 
     free_DD: Tensor
@@ -77,7 +79,8 @@ class RotatedPositions(FixedPositions):
 
 
 class ProjectedPositions(FixedPositions):
-    """Word and position concatenated, then projected to the model width by a trained matrix."""
+    """Concatenation of word embedding and positional encoding, projected to the model width by a
+    trained matrix."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width)
@@ -219,7 +222,8 @@ EXPERIMENT = ConcatenateExperiment()
 
 
 def share(found: Sequence[SeedMeasurements], arm: str) -> list[float]:
-    """Loss of an arm minus that of addition, as a fraction of the gain from positions."""
+    """Return, for each seed, the loss of an arm minus that of addition, as a fraction of the gain
+    from positions."""
     return [
         (one["loss"][arm] - one["loss"]["add"]) / (one["loss"]["none"] - one["loss"]["add"])
         if one["loss"]["none"] != one["loss"]["add"]
@@ -229,8 +233,8 @@ def share(found: Sequence[SeedMeasurements], arm: str) -> list[float]:
 
 
 def language(bench: Workspace) -> tuple[datasets.TextColumns, datasets.TextColumns, dict[str, Any]]:
-    """Translation pairs and training settings: a toy grammar, German and English, or the user's
-    data."""
+    """Return training pairs, validation pairs and training settings. The pairs are a toy grammar,
+    German and English, or the user's data."""
     if bench.quick and bench.data is None:
         made = datasets.make_pairs(datasets.grammar, 4000, 200, bench.seed)
         return *made.columns(), {
@@ -259,7 +263,8 @@ def longest(train: datasets.TextColumns) -> int:
 
 
 def shared(run: Run, n_places: int) -> dict[str, Any]:
-    """Fraction of the embeddings' variance in the directions of the positional encoding."""
+    """Measure the fraction of the embeddings' variance in the directions of the positional
+    encoding."""
     front: Any = run.model.get_submodule("source_front")
     return overlap(front.tokens.weight.detach().cpu() * front.scale, n_places)
 
@@ -276,8 +281,8 @@ def overlap(table_VD: Tensor, n_places: int) -> dict[str, Any]:
 
 
 def directions(code_PD: Tensor, most: float = 0.99) -> Tensor:
-    """Principal directions that together hold a fraction `most` of an encoding's variance, largest
-    first (C D)."""
+    """Return the principal directions of an encoding (C D), largest first. As few are returned as
+    hold a fraction `most` of its variance."""
     centred_PD = code_PD.double() - code_PD.double().mean(0)
     _, size_C, basis_CD = torch.linalg.svd(centred_PD, full_matrices=False)
     held_C = size_C.square().cumsum(0) / size_C.square().sum()

@@ -1,4 +1,5 @@
-"""Data for the experiments: artificial languages with known word alignment, and two small texts."""
+"""Data for the experiments: artificial languages with known word alignments, and small included
+texts."""
 
 from __future__ import annotations
 
@@ -15,23 +16,24 @@ from headway.inside.measure.truth import AlignedPair
 TEXTS = Path(__file__).parent / "texts"
 
 NOUNS = 40
-"""Number of nouns, more than of other words because every sentence has two."""
+"""Number of nouns. There are more of them than of other words, because every sentence has at least
+two."""
 
 ADJECTIVES, VERBS, ADVERBS = 20, 20, 10
-"""Numbers of words per class, at most one per syllable (60). They are small, so that a tiny model
-learns all words."""
+"""Number of words in each class, at most one per syllable (60). The numbers are small, so that a
+tiny model learns all words."""
 
 CONSONANTS, VOWELS = "bdfgklmnprst", "aeiou"
 AlignedWords = list[tuple[str, tuple[int, ...]]]
 """Target words, each with the indices of the source words from which it is translated."""
 
 TextColumns = dict[str, list[str]]
-"""In-memory data for `headway.train`: texts by column name."""
+"""Texts by column name: in-memory data for `headway.train`."""
 
 
 @dataclass(frozen=True)
 class PairSplit:
-    """Training and validation pairs that have no source sentence in common."""
+    """Training and validation pairs without a common source sentence."""
 
     train: list[AlignedPair]
     valid: list[AlignedPair]
@@ -47,7 +49,7 @@ def columns(pairs: Sequence[AlignedPair]) -> TextColumns:
 def make_pairs(
     make: Callable[[int, int], list[AlignedPair]], n_train: int, n_valid: int, seed: int
 ) -> PairSplit:
-    """Make training and validation pairs of an artificial language, such as `make_pairs(grammar,
+    """Make training and validation pairs with the function `make`, such as `make_pairs(grammar,
     4000, 200, bench.seed)`."""
     valid = _distinct(make(n_valid, 2 * seed + 1), set())
     sources = {pair.source for pair in valid}
@@ -68,19 +70,20 @@ def _distinct(pairs: Sequence[AlignedPair], seen: set[str]) -> list[AlignedPair]
 
 
 def grammar(n: int, seed: int = 1, clauses: int = 1) -> list[AlignedPair]:
-    """Generate `n` sentence pairs of a toy grammar, in which the alignment of every word is known.
+    """Generate `n` sentence pairs of a toy grammar in which the alignment of every word is known.
 
-    `clauses`: clauses per sentence; the target reverses their order. Source: `the red dog often
-    sees a cat up`. In the target an adjective follows its noun, the object comes before the
-    subject, and the verb is at the end. `the` and `a` become noun endings, a verb with a particle
-    becomes one word, and an adverb becomes two. So alignments are rarely diagonal.
+    A source is, for example, `the red dog often sees a cat up`. In the target an adjective follows
+    its noun, the object comes before the subject, and the verb is at the end. `the` and `a` become
+    noun endings, a verb and its particle become one word, and an adverb becomes two. Alignments are
+    therefore rarely diagonal. `clauses`: number of clauses per sentence, which the target has in
+    reverse order.
     """
     picks = random.Random(seed)
     return [_joined([_sentence(picks) for _ in range(clauses)]) for _ in range(n)]
 
 
 def _joined(clauses: Sequence[AlignedPair]) -> AlignedPair:
-    """Join clauses into one sentence; the target has them in reverse order."""
+    """Join clauses into one sentence. The target has the clauses in reverse order."""
     source: list[str] = []
     target: AlignedWords = []
     for clause in clauses:
@@ -118,7 +121,8 @@ def _sentence(picks: random.Random) -> AlignedPair:
 
 
 def _phrase(picks: random.Random, source: list[str]) -> AlignedWords:
-    """Generate a noun with its article and perhaps an adjective, and append it to `source`."""
+    """Append a noun with its article, and perhaps an adjective, to `source`. Return the target
+    words."""
     first = len(source)
     article = picks.choice(["the", "a"])
     source.append(article)
@@ -135,10 +139,8 @@ def _phrase(picks: random.Random, source: list[str]) -> AlignedWords:
 
 
 def copies(n: int, seed: int = 1, *, turned: bool = False, letters: int = 20) -> list[AlignedPair]:
-    """Generate sentence pairs of a copying task with distractors that must be left out.
-
-    `turned`: the target is in reverse order.
-    """
+    """Generate sentence pairs of a copying task, in which distractors must be left out. `turned`:
+    whether the target is in reverse order."""
     picks = random.Random(seed)
     made = []
     for _ in range(n):
@@ -157,9 +159,10 @@ def reverses(n: int, seed: int = 1) -> list[AlignedPair]:
 def strings(
     order: str, low: int, high: int, letters: int = 12
 ) -> Callable[[int, int], list[AlignedPair]]:
-    """Make an artificial language of `low` to `high` random words per sentence.
+    """Return a function that generates pairs of an artificial language.
 
-    The target is a copy (`copy`), reversed (`reverse`) or sorted (`sort`).
+    A sentence has `low` to `high` random words. `order` determines the target: the same words
+    (`copy`), reversed (`reverse`) or sorted (`sort`).
     """
 
     def make(n: int, seed: int) -> list[AlignedPair]:
@@ -180,7 +183,8 @@ def strings(
 
 
 def syllable(number: int) -> str:
-    """Syllable number n (ba, be, bi …). Every tokenizer keeps such a word in one piece."""
+    """Return the syllable with this number (ba, be, bi …). Every tokenizer keeps a word of one
+    syllable as one token."""
     return CONSONANTS[number // len(VOWELS)] + VOWELS[number % len(VOWELS)]
 
 
@@ -194,15 +198,15 @@ def _known(source: list[str], target: AlignedWords) -> AlignedPair:
 
 @cache
 def shakespeare() -> str:
-    """Read the included 300 kB of Shakespeare's plays, which are in the public domain."""
+    """Return the included 300 kB of Shakespeare's plays, which are in the public domain."""
     return gzip.decompress((TEXTS / "shakespeare.txt.gz").read_bytes()).decode()
 
 
 def speeches(
     n_train: int, n_valid: int, size: int = 400, text: str | None = None
 ) -> tuple[TextColumns, TextColumns]:
-    """Cut Shakespeare, or another text, into pieces of `size` characters. The last pieces are for
-    validation."""
+    """Split Shakespeare, or another text, into passages of `size` characters. The last passages are
+    for validation."""
     text = shakespeare() if text is None else text
     pieces = [text[start : start + size] for start in range(0, len(text) - size, size)]
     if len(pieces) < 2 * n_valid:
@@ -216,7 +220,7 @@ def speeches(
 
 @cache
 def tatoeba_pairs() -> tuple[tuple[str, str], ...]:
-    """Read the 6,000 included German-English pairs of Tatoeba (CC BY 2.0 FR)."""
+    """Return the 6,000 included German-English sentence pairs from Tatoeba (CC BY 2.0 FR)."""
     lines = gzip.decompress((TEXTS / "tatoeba-de-en.tsv.gz").read_bytes()).decode().splitlines()
     found = [line.split("\t") for line in lines]
     return tuple((german, english) for german, english in found)
@@ -224,14 +228,15 @@ def tatoeba_pairs() -> tuple[tuple[str, str], ...]:
 
 @cache
 def test_set_pairs() -> tuple[tuple[str, str], ...]:
-    """Read 1,200 pairs from the test set of the included translators."""
+    """Return 1,200 sentence pairs from the test set of the included translators."""
     lines = gzip.decompress((TEXTS / "tatoeba-test.tsv.gz").read_bytes()).decode().splitlines()
     found = [line.split("\t") for line in lines]
     return tuple((german, english) for german, english in found)
 
 
 def translations(n_train: int, n_valid: int) -> tuple[TextColumns, TextColumns]:
-    """German-English pairs for training and, from the end of the list, for validation."""
+    """Return German-English pairs for training and for validation. The validation pairs are from
+    the end of the list."""
     pairs = tatoeba_pairs()
 
     def some(found: Sequence[tuple[str, str]]) -> TextColumns:
@@ -246,8 +251,8 @@ def translations(n_train: int, n_valid: int) -> tuple[TextColumns, TextColumns]:
 def read_folder(
     path: Path, source: str = "de", target: str = "en"
 ) -> tuple[TextColumns, TextColumns]:
-    """Read pairs from `train.de`, `train.en` and `val.de`, `val.en` (or `valid`) of a folder, one
-    sentence per line."""
+    """Read training and validation pairs from a folder with `train.de`, `train.en` and `val.de`,
+    `val.en` (or `valid`), one sentence per line."""
 
     def side(part: str, language: str) -> list[str]:
         file = path / f"{part}.{language}"

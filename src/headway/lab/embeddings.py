@@ -1,7 +1,8 @@
 """E7: can pretrained word vectors be reused?
 
 A translator trained on few pairs has seen most words only once. Vectors from monolingual text
-contain which words are similar. How much do they help, and up to which number of pairs?
+encode which words are similar. The experiment measures how much they help, and up to which number
+of pairs.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ if TYPE_CHECKING:
 WordVectors = Mapping[str, Tensor]
 
 LEAST = 0.03
-"""Smallest gain of pretrained vectors that counts, in nats per token."""
+"""Minimum gain of pretrained vectors that counts, in nats per token."""
 
 LOUD = 8.0
-"""Factor of the vectors that are too large: they outweigh the positional encoding."""
+"""Factor by which vectors are scaled to be too large, so that they outweigh the positional
+encoding."""
 
 
 class Loud(Sinusoidal):
-    """Positional encoding added to word vectors that are much too large, like vectors that were not
-    rescaled."""
+    """Positional encoding, added to word vectors that are much too large, as if they had not been
+    rescaled after loading."""
 
     def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
         return super().forward(LOUD * x_ND, layout)
@@ -108,7 +110,7 @@ class EmbeddingsExperiment(Experiment):
         most, least = sizes[-1], sizes[0]
         loss: dict[str, dict[str, float]] = {}
         drift: dict[str, float] = {}
-        # The largest data set comes first, because its trained vectors are the input of one arm.
+        # Train on the largest data set first, because one arm reuses the vectors learned there.
         for n in reversed(sizes):
             arms = ["random", "tuned", "frozen"] + ["shuffled", "loud", "taught"] * (n == least)
             loss[str(n)] = {}
@@ -207,7 +209,7 @@ EXPERIMENT = EmbeddingsExperiment()
 
 
 def gain_over_random(found: Sequence[SeedMeasurements], n: str, arm: str) -> list[float]:
-    """Gain in loss over random initial vectors, for each seed."""
+    """Return, for each seed, how much lower the loss is than with random initial vectors."""
     pairs = zip(per_seed(found, "loss", n, "random"), per_seed(found, "loss", n, arm), strict=True)
     return [chance - reused for chance, reused in pairs]
 
@@ -217,8 +219,8 @@ def mean_of(values: Sequence[float]) -> float:
 
 
 def pairs(bench: Workspace) -> tuple[datasets.TextColumns, datasets.TextColumns]:
-    """Training and validation pairs. The training pairs are shuffled by the seed, so that small
-    data sets differ between seeds."""
+    """Return training and validation pairs. The training pairs are shuffled by the seed, so that
+    small data sets differ between seeds."""
     if bench.data is not None:
         train, valid = datasets.read_folder(bench.data)
         if len(train["source"]) < 1000:
@@ -253,7 +255,7 @@ def settings(bench: Workspace, file: Path | None, *, frozen: bool) -> dict[str, 
 
 
 def lowest(run: Run) -> float:
-    """Lowest validation loss of the run's checkpoints."""
+    """Return the lowest validation loss among the checkpoints of a run."""
     loss = Losses(run)
     return min(loss(Checkpoints.weights(path)) for path in checkpoints_of(run))
 
@@ -262,7 +264,7 @@ def lowest(run: Run) -> float:
 
 
 def tokens(text: str) -> list[str]:
-    """Split a text into words approximately like the word tokenizer: each punctuation mark is a
+    """Split a text into words, approximately as the word tokenizer does. Each punctuation mark is a
     token."""
     spaced = "".join(sign if sign.isalnum() or sign.isspace() else f" {sign} " for sign in text)
     return spaced.lower().split()
@@ -271,8 +273,8 @@ def tokens(text: str) -> list[str]:
 def cooccurrence_vectors(
     texts: Iterable[str], width: int, window: int = 3, least: int = 2
 ) -> WordVectors:
-    """Compute word vectors from neighbouring words: the largest singular directions of positive
-    pointwise mutual information."""
+    """Return word vectors that are computed from neighbouring words. They are the largest singular
+    directions of the positive pointwise mutual information."""
     sentences = [tokens(text) for text in texts]
     counts = Counter(word for sentence in sentences for word in sentence)
     words = [word for word, count in counts.most_common(8000) if count >= least]
@@ -292,7 +294,8 @@ def cooccurrence_vectors(
 
 
 def directions(near_VV: Tensor, width: int) -> Tensor:
-    """Vectors of `width` numbers for each word, from the counts of neighbouring words (V V)."""
+    """Return a vector of `width` numbers for each word, given how often two words are neighbours (V
+    V)."""
     total, rows_V1, columns_1V = near_VV.sum(), near_VV.sum(1, True), near_VV.sum(0, True) ** 0.75
     columns_1V = columns_1V * total / columns_1V.sum().clamp(min=1)
     expected_VV = (rows_V1 * columns_1V / total.clamp(min=1)).clamp(min=1e-9)
@@ -304,7 +307,7 @@ def directions(near_VV: Tensor, width: int) -> Tensor:
 
 
 def shuffle(vectors: WordVectors, seed: int) -> WordVectors:
-    """Assign the same vectors to randomly chosen other words."""
+    """Return the same vectors, randomly reassigned to the words."""
     words, others = list(vectors), list(vectors.values())
     Random(seed).shuffle(others)
     return dict(zip(words, others, strict=True))
@@ -324,7 +327,7 @@ def read_back(path: Path) -> WordVectors:
 
 
 def vectors_of(run: Run) -> WordVectors:
-    """Embeddings of a run by word."""
+    """Return the embeddings of a run by word."""
     front: Any = run.model.get_submodule("source_front")
     table_VD, tokenizer = front.tokens.weight.detach().cpu(), run.tokenizer
     known = [i for i in range(tokenizer.vocab_size) if i not in tokenizer.specials]
@@ -333,8 +336,8 @@ def vectors_of(run: Run) -> WordVectors:
 
 
 def relative_change(now: WordVectors, before: WordVectors) -> float:
-    """Distance of vectors from their initial values, relative to the length of the initial
-    vectors."""
+    """Return the distance of vectors from their initial values, as a fraction of the norm of the
+    initial vectors."""
     words = [word for word in now if word in before]
     now_WD, then_WD = (torch.stack([one[word] for word in words]) for one in (now, before))
     then_WD = then_WD * (

@@ -1,4 +1,5 @@
-"""Base class of the experiments: hypothesis, measurements for one seed, verdict, and literature."""
+"""Base class of the experiments, with hypothesis, measurements for one seed, verdict and
+literature."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from headway.lab.workspace import Workspace
 
 SeedMeasurements = Mapping[str, Any]
-"""Measurements of one seed: numbers, texts, and lists and mappings of them, as in JSON."""
+"""Measurements of one seed, in JSON types: numbers, texts, lists and mappings."""
 
 
 OPPOSITE_STANCE = {"agrees": "disagrees", "disagrees": "agrees"}
@@ -21,7 +22,7 @@ OPPOSITE_STANCE = {"agrees": "disagrees", "disagrees": "agrees"}
 
 @dataclass(frozen=True)
 class Citation:
-    """Claim from the literature, and how it relates to the hypothesis."""
+    """Claim from the literature, with its relation to the hypothesis."""
 
     who: str
     says: str
@@ -30,14 +31,14 @@ class Citation:
     background."""
 
     part: str = ""
-    """Name in `Verdict.parts` of the part of the hypothesis that the source is about; empty: all of
-    it."""
+    """Part of the hypothesis that the source is about, as a name in `Verdict.parts`; empty: the
+    whole hypothesis."""
 
     def stance_on_finding(self, verdict: str, parts: Mapping[str, str]) -> str:
         """Return the source's stance towards the finding of the experiment.
 
-        A source that agrees with a refuted claim disagrees with the finding; one about an undecided
-        claim is `open`.
+        A source that agrees with a refuted claim disagrees with the finding. The stance on an
+        undecided claim is `open`.
         """
         found = parts.get(self.part, verdict)
         if self.stance not in OPPOSITE_STANCE or found == "supported":
@@ -46,41 +47,43 @@ class Citation:
 
 
 class Experiment(ABC):
-    """Base class of experiments. The module of an experiment has one instance called
+    """Base class of experiments. The module of an experiment has one instance, called
     `EXPERIMENT`."""
 
     hypothesis: ClassVar[str]
-    """Claim that is tested; the verdict `supported` means that it is true."""
+    """Claim that is tested. The verdict `supported` means that it is true."""
 
     method: ClassVar[Sequence[str]]
-    """Description of the method, one string per paragraph, written for students."""
+    """Description of the method for students, one string per paragraph."""
 
     control: ClassVar[str]
-    """Description of the control: a result that must come out as expected, and why."""
+    """Description of the control: which result must come out as expected, and why."""
 
     literature: ClassVar[Sequence[Citation]]
     pieces: ClassVar[tuple[int, int]] = (1, 1)
-    """Number of trainings and measurements per seed, quick and full, for the progress bar."""
+    """Number of trainings and measurements per seed in a quick and in a full run, for the progress
+    bar."""
 
     @abstractmethod
     def measure(self, bench: Workspace) -> SeedMeasurements:
-        """Measure all numbers of one seed (`bench.seed`).
+        """Return all measurements of one seed (`bench.seed`).
 
-        Trainings use `bench.train`, and slow measurements `bench.cached`, so that neither is
-        repeated when the experiment is resumed.
+        Models are trained with `bench.train`, and slow measurements use `bench.cached`, so that
+        neither is repeated when the experiment is resumed.
         """
 
     @abstractmethod
     def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
-        """Derive the verdict from the measurements of all seeds. A pure function."""
+        """Return the verdict, given the measurements of all seeds. This is a pure function."""
 
     @abstractmethod
     def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
-        """Return the plots and tables of the page; the first one is the main plot."""
+        """Return the plots and tables of the page, of which the first is the main plot."""
 
 
 def per_seed(found: Sequence[SeedMeasurements], *path: str | int) -> list[float]:
-    """Value at a path in the measurements of each seed: `per_seed(found, "loss", "skip", "4")`."""
+    """Return the value at a path in the measurements of each seed, as in `per_seed(found, "loss",
+    "skip", "4")`. None becomes NaN."""
     values = []
     for one in found:
         value: Any = one

@@ -13,13 +13,13 @@ PlotPoint = tuple[float, float | None]
 class Figure:
     title: str
     hint: str
-    """One line that explains how to read the figure."""
+    """Explanation of how to read the figure, in one line."""
 
     def data(self) -> dict[str, Any]:
         raise NotImplementedError
 
     def table(self) -> tuple[list[str], list[list[Any]]]:
-        """Return the data of the figure as column names and rows, for a page without scripts."""
+        """Return the data of the figure as column names and rows, for readers without scripts."""
         raise NotImplementedError
 
 
@@ -31,7 +31,7 @@ class LineChart(Figure):
     log_x: bool = False
     log_y: bool = False
     levels: Sequence[tuple[str, float]] = ()
-    """Horizontal lines with their names, such as the level of chance or a threshold."""
+    """Horizontal lines with their names, such as chance level or a threshold."""
 
     def data(self) -> dict[str, Any]:
         return {
@@ -55,7 +55,7 @@ class LineChart(Figure):
 @dataclass(frozen=True, kw_only=True)
 class BarChart(Figure):
     bars: Sequence[tuple[str, float, float, float]]
-    """Bars: name, value, and the lower and upper end of its range."""
+    """Bars, each with its name, its value, and the lower and upper end of its range."""
 
     unit: str = ""
     most: float | None = None
@@ -67,8 +67,8 @@ class BarChart(Figure):
         return {
             "kind": "bars", "title": self.title, "hint": self.hint, "unit": self.unit,
             "max": self.most,
-            # Invisibly small values become 0, because a tiny negative one would shift all other
-            # bars.
+            # Values too small to be visible become 0, because a tiny negative one would shift all
+            # other bars.
             "bars": [{"label": name, "value": value if abs(value) > least else 0.0, "low": low,
                       "high": high, "note": note}
                      for (name, value, low, high), note in zip(self.bars, notes, strict=True)],
@@ -123,6 +123,6 @@ class Heatmap(Figure):
 def interval_bars(
     named: Sequence[tuple[str, Sequence[float]]],
 ) -> list[tuple[str, float, float, float]]:
-    """Make bars from one number per seed: the mean, with the lowest and the highest seed as
+    """Return one bar for each arm: the mean over seeds, with the lowest and the highest seed as its
     range."""
     return [(name, sum(all_) / len(all_), min(all_), max(all_)) for name, all_ in named]

@@ -1,7 +1,7 @@
 """E4: why does the positional encoding use these frequencies?
 
-The paper's encoding has geometrically decreasing frequencies. The claim is that all scales must be
-covered equally; the regular order that plots show is not needed.
+The paper's encoding has geometrically decreasing frequencies. The hypothesis is that all scales
+must be covered equally, and that the regular order visible in plots is not needed.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ from headway.nn.layout import Layout
 from headway.settings.model import TextSettings
 
 PLACES = 512
-"""Positions that an encoding is compared over, and the period of the slowest wave of the DFT
-family."""
+"""Number of positions over which encodings are compared. It is also the period of the slowest wave
+in the DFT family."""
 
 LEAST = 0.05
-"""Smallest difference in loss that counts, in nats per word."""
+"""Minimum difference in loss that counts, in nats per word."""
 
 LOSS = Bounds(low=0.0, margin=LEAST)
-"""The source determines each word of the target, so a perfect model has a loss of 0."""
+"""Range of the loss. The source determines each word of the target, so a perfect model has a loss
+of 0."""
 
 LENGTHS = {"quick": ((3, 16), (17, 24)), "full": ((3, 40), (41, 60))}
-"""Lengths of the training strings, and longer ones for testing only.
+"""Minimum and maximum length of the training strings, and of longer strings used only for testing.
 
 The strings are long because with up to 8 words every family of frequencies reached 100 %.
 """
@@ -62,11 +63,12 @@ FAMILIES: dict[str, FrequencyFamily] = {
     "uniform": lambda pairs, random: random.uniform(0, math.pi, pairs),
     "dft": lambda pairs, _: 2 * math.pi * np.arange(1, pairs + 1) / PLACES,
 }
-"""Families of frequencies: each returns radians per position for every pair of dimensions."""
+"""Families of frequencies by name. Each function returns the radians per position of every pair of
+dimensions."""
 
 
 class FrequencyPositions(nn.Module):
-    """Positional encoding of sines and cosines with arbitrary frequencies, added to embeddings."""
+    """Sinusoidal positional encoding with arbitrary frequencies, added to embeddings."""
 
     rate_I: Tensor
 
@@ -232,7 +234,8 @@ EXPERIMENT = FrequenciesExperiment()
 
 
 def kernel(family: str, width: int, seed: int) -> dict[str, Any]:
-    """Distances of unit-length encodings from the encoding of the first position."""
+    """Return the distances of unit-length encodings from the encoding of the first position, with
+    summary statistics."""
     rates = FAMILIES[family](width // 2, np.random.default_rng(seed))
     table_PD = waves(PLACES, torch.tensor(rates)).double()
     table_PD = table_PD / table_PD.norm(dim=1, keepdim=True)

@@ -1,7 +1,7 @@
 """E10: how many attention heads are needed?
 
-Models with 1, 4 and 8 heads are trained in the same way. Then heads of the trained model are
-switched off: the least important first, the most important first, in random order, and by kind of
+Models with 1, 4 and 8 heads are trained in the same way. Then heads of a trained model are
+disabled: the least important first, the most important first, in random order, and by type of
 attention.
 """
 
@@ -37,7 +37,7 @@ from headway.nn.attention.attention import Attention
 from headway.tasks.loaded_run import LoadedRun
 
 FREE = 0.05
-"""Rise of the loss, in nats per token, up to which removed heads count as unnecessary."""
+"""Maximum rise of the loss, in nats per token, at which the removed heads count as unnecessary."""
 
 KINDS = {
     "encoder": "encoder self-attention",
@@ -123,8 +123,8 @@ class HeadsExperiment(Experiment):
     ) -> tuple[
         datasets.TextColumns, datasets.TextColumns, list[tuple[str, str]], list[tuple[str, str]]
     ]:
-        """Return data for training and validation, pairs for ranking heads, and pairs for measuring
-        the loss."""
+        """Return the training data, the validation data, the pairs for ranking heads, and the pairs
+        for measuring the loss."""
         if bench.data is None:
             bed = datasets.make_pairs(datasets.grammar, bench.choose(3000, 12000), 150, bench.seed)
             train, valid = bed.columns()
@@ -248,7 +248,7 @@ EXPERIMENT = HeadsExperiment()
 
 
 def at_quarter(one: Mapping[str, Any], order: str) -> float:
-    """Rise of the loss when a quarter of the heads is off."""
+    """Return by how much the loss rises when a quarter of the heads is disabled."""
     losses = one["orders"][order]
     return float(losses[(len(losses) - 1) // 4] - losses[0])
 
@@ -261,9 +261,9 @@ def pruned(
     *,
     gates: bool = True,
 ) -> dict[str, Any]:
-    """Measure the loss by number of removed heads, in three orders and for each kind of attention.
+    """Measure the loss by number of removed heads, in three orders and for each type of attention.
 
-    The result also has the speed of a pruned model, learned gates, and the roles of the most
+    The result also contains the speed of a pruned model, learned gates, and the roles of the most
     important heads.
     """
     known = [read(run, source, GenerationOptions(output=target)) for source, target in judged_by]
@@ -298,9 +298,10 @@ def pruned(
 
 
 def removable_share(losses: Sequence[float]) -> float:
-    """Fraction of heads that can be removed one by one before the loss has risen by `FREE`.
+    """Return the fraction of heads that can be removed, one by one, before the loss has risen by
+    `FREE`.
 
-    It is interpolated between the last two measurements.
+    It is interpolated linearly between two measurements.
     """
     rises = [value - losses[0] for value in losses]
     for n, (before, behind) in enumerate(pairwise(rises)):
@@ -313,7 +314,8 @@ def removable_share(losses: Sequence[float]) -> float:
 def loss(
     run: LoadedRun, batch: ReadingBatch, off: Sequence[HeadId] | frozenset[HeadId] = ()
 ) -> float:
-    """Loss in nats per token of the target sentences, with these heads disabled."""
+    """Return the loss in nats per token of the target sentences, with the heads in `off`
+    disabled."""
     with disable_heads(run.model, Intervention(disabled_heads=frozenset(off))):
         return float(_loss(run, batch))
 
@@ -339,7 +341,7 @@ def roles(
 
 @torch.no_grad()
 def speedup(run: LoadedRun, small: LoadedRun, batch: ReadingBatch, rounds: int = 7) -> float:
-    """Speed of the pruned model relative to the unpruned one."""
+    """Return how many times faster the pruned model is than the unpruned one."""
     steps = {name: partial(last_hidden_states, one.model, batch)
              for name, one in (("run", run), ("small", small))}  # fmt: skip
     times = in_turns(steps, rounds, next(run.model.parameters()).device)
@@ -349,20 +351,23 @@ def speedup(run: LoadedRun, small: LoadedRun, batch: ReadingBatch, rounds: int =
 # -- learned gates (Louizos et al. 2018)
 
 BETA, LOW, HIGH = 2 / 3, -0.1, 1.1
-"""Temperature and stretch of the hard concrete distribution, as in Louizos et al."""
+"""Temperature and stretching limits of the hard concrete distribution, as in Louizos et al.
+(2018)."""
 
 PRICES = (0.02, 0.1, 0.4)
-"""Prices of an open gate in nats per head, from nearly all heads to only a few."""
+"""Costs of an open gate in nats per head. They are chosen so that from nearly all heads to only a
+few stay open."""
 
 STEPS = 80
-"""Optimizer steps for the gates, which are only one number per head."""
+"""Number of optimizer steps for training the gates. Few are enough, because each head has a single
+parameter."""
 
 
 def learned_gates(
     run: LoadedRun, known: Sequence[Reading], batch: ReadingBatch, seed: int
 ) -> dict[str, dict[str, float]]:
-    """For each price of an open gate: the number of heads that stay open, and the loss with these
-    alone."""
+    """Return, for each cost of an open gate, the number of heads that stay open, and the loss with
+    only these heads."""
     some = ReadingBatch.of(run, known)
     return {f"{price:g}": _gates(run, some, batch, price, seed) for price in PRICES}
 

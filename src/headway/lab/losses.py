@@ -1,5 +1,5 @@
-"""Loss and accuracy of a model on given targets, with each word predicted from the correct words
-before it."""
+"""Loss and accuracy of a model on given targets with teacher forcing: each word is predicted from
+the correct words before it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class TeacherForcedScore(NamedTuple):
     """Loss in nats per target token, including the end token."""
 
     accuracy: float
-    """Fraction of tokens whose most likely prediction is correct.
+    """Fraction of tokens for which the most likely prediction is correct.
 
-    End tokens do not count, because a model that only knows lengths predicts them.
+    End tokens are excluded, because a model that has learned only the lengths predicts them.
     """
 
 
 @torch.no_grad()
 def score_pairs(run: Run, pairs: Sequence[AlignedPair]) -> TeacherForcedScore:
-    """Loss and accuracy of a translator on given translations."""
+    """Return the loss and accuracy of a translator on given translations."""
     words: Any = run.opened.words
     model: Any = run.model
     sources = [words.source.as_source(words.source.encode(pair.source)) for pair in pairs]
@@ -48,8 +48,8 @@ def score_pairs(run: Run, pairs: Sequence[AlignedPair]) -> TeacherForcedScore:
 
 @torch.no_grad()
 def score_continuations(run: Run, texts: Sequence[tuple[str, str]]) -> TeacherForcedScore:
-    """Loss and accuracy of a language model on the second part of each text, given the first
-    part."""
+    """Return the loss and accuracy of a language model on the second part of each text, given the
+    first part."""
     words, model = run.tokenizer, run.model
     firsts = [words.as_text(words.encode(first))[:-1] for first, _ in texts]
     wholes = [

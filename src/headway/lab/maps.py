@@ -1,8 +1,8 @@
 """E12: can attention maps be trusted?
 
-Maps show which source words a model uses for a target word. In an artificial language the true
-alignment is known, so that every kind of map can be compared with it, and with baselines that
-ignore the input.
+Attention maps show which source words a model uses for a target word. In an artificial language the
+true alignment is known. Every type of map can therefore be compared with the truth, and with
+baselines that ignore the input.
 """
 
 from __future__ import annotations
@@ -57,25 +57,24 @@ NAMED = {
     "random": "chance",
 }
 BETTER = ("rollout", "norm", "gradxinput")
-"""Maps that are claimed to be more precise than raw attention. Each one has its own verdict."""
+"""Types of maps that are claimed to be more precise than raw attention. Each has a verdict of its
+own."""
 
 CLAUSES = 3
-"""Clauses per sentence.
-
-With one clause, attention of the last layer is correct for 97 to 100 % of the words, so that no map
-can be more precise.
-"""
+"""Number of clauses per sentence. With one clause, attention in the last layer is correct for 97 to
+100 % of the words, so no map could be more precise."""
 
 MARGIN = 0.02
-"""Margin of precision at the limits of its scale: about three standard errors near 1 with 500
-words."""
+"""Distance from the limits of the precision scale within which a map counts as at the limit. It is
+about three standard errors near 1 with 500 words."""
 
 OTHERS = {
     "tatoeba-de-en": "names and numbers, German to English",
     "shapes": "objects in images, by the words of a caption",
     "digits": "digits in recordings, by the time they are spoken",
 }
-"""Included models whose maps were measured in the same way, and their ground truth."""
+"""Included models whose maps were measured in the same way, with the source of their ground
+truth."""
 
 
 class MapsExperiment(Experiment):
@@ -143,8 +142,7 @@ class MapsExperiment(Experiment):
         )  # fmt: skip
         words = {name: effects[name].above(0.0) for name in BETTER}
         word = all_of(*words.values())
-        # One map is enough to refute the claim, so the effect is that of the first map that decides
-        # it.
+        # A single map refutes the claim, so the reported effect is that of the first decisive map.
         effect = next(effects[name] for name in BETTER if words[name] == word)
         off = max(abs(one["p1"]["random"] - one["chance"]) / one["sigma"] for one in found)
         shuffled = max(abs(one["shuffled"] - one["chance"]) / one["sigma"] for one in found)
@@ -236,8 +234,8 @@ EXPERIMENT = MapsExperiment()
 def measure_run(
     run: LoadedRun, known: Sequence[AlignedPair], few: int, seed: int
 ) -> dict[str, Any]:  # fmt: skip
-    """Measure the precision of every map, of heads in an untrained model, and of the best head when
-    shuffled."""
+    """Measure the precision of every map, of heads in an untrained model, and of the best head with
+    shuffled columns."""
     cases = alignment_cases(run, known)
     methods = ("heads", "mean", "rollout", "norm", "flow", "gradients", "integrated", "occlusion")
     found = measure_accuracy(run, cases, methods, few=few)
@@ -275,7 +273,7 @@ def by_name(found: MapAccuracy, n_layers: int) -> dict[str, float]:
 
 
 def shuffled(run: LoadedRun, case: Case, name: str, draws: torch.Generator) -> Map:
-    """Make the map of a head with its columns shuffled separately in each row."""
+    """Return the map of a head, with the columns shuffled separately in each row."""
     [map_] = [one for one in maps.make(run, trace(run, case.reading), ["heads"])
               if one.name == name]  # fmt: skip
     weights_RS = map_.weights_RS
@@ -288,7 +286,8 @@ def shuffled(run: LoadedRun, case: Case, name: str, draws: torch.Generator) -> M
 
 
 def agreements(run: LoadedRun, cases: Sequence[Case], n_layers: int) -> dict[str, float]:
-    """Mean rank correlation of each map with occlusion, over the words of the source."""
+    """Return the mean rank correlation of each type of map with occlusion, over the words of the
+    source."""
     wanted = {"last": f"cross.{n_layers - 1}.mean", "norm": f"cross.{n_layers - 1}.norm",
               "rollout": "rollout", "gradxinput": "gradxinput"}  # fmt: skip
     methods = ("mean", "norm", "rollout", "gradients", "occlusion")
@@ -306,7 +305,7 @@ def agreements(run: LoadedRun, cases: Sequence[Case], n_layers: int) -> dict[str
 
 
 def other_models() -> list[list[Any]]:
-    """Table rows with the stored precisions of the included models."""
+    """Return table rows with the stored precisions for the included models."""
     rows = []
     for name, what in OTHERS.items():
         truth = MapAccuracy.load(run_folders([name])[0] / "truth.json")

@@ -1,7 +1,8 @@
 """E11: is the Transformer the optimal architecture?
 
 It is compared with an LSTM that has a single attention head, with convolutions, and with fixed
-attention that ignores its input: at equal parameters, equal data and equal time.
+attention that ignores its input. The comparisons are at equal numbers of parameters, with equal
+data, and at equal training time.
 """
 
 from __future__ import annotations
@@ -44,18 +45,18 @@ from headway.nn.linear import Linear
 from headway.run import Run
 
 CONTEXT, LAYERS = 64, 4
-"""Characters of context and number of layers: so few that all architectures can be trained on a
-CPU."""
+"""Context length in characters, and number of layers. They are small enough to train all
+architectures on a CPU."""
 
 ECHO, LETTERS, TIMES = 20, "abcdefgh", 3
-"""Copying test: `ECHO` random characters from `LETTERS`, repeated `TIMES` times."""
+"""Copying test: each text has `ECHO` random characters from `LETTERS`, repeated `TIMES` times."""
 
 COPY = Bounds(low=0.0, high=math.log(len(LETTERS)), margin=0.05)
-"""Range of the copying loss, from perfect copying to guessing."""
+"""Range of the copying loss, from perfect copying to random guessing."""
 
 
 class DistanceScores(nn.Module):
-    """Attention scores that depend only on distance: head h attends mostly to the token h positions
+    """Attention scores that depend only on distance. Head h attends mostly to the token h positions
     before."""
 
     def __init__(self, n_heads: int) -> None:
@@ -68,7 +69,7 @@ class DistanceScores(nn.Module):
 
 
 class FixedAttention(Attention):
-    """Attention to fixed positions, without queries and keys (You, Sun, Iyyer 2020)."""
+    """Attention to fixed positions, without queries and keys (You, Sun & Iyyer 2020)."""
 
     def __init__(self, usual: Attention) -> None:
         n_heads, scope = usual.n_heads, replace(usual.scope, bias=DistanceScores(usual.n_heads))
@@ -105,11 +106,11 @@ OTHERS: dict[str, dict[str, Any]] = {
     "every-layer": {"body": "sha-rnn", "single_head": "every"},
     "convolution": {"body": "convolution", "dilation": 2},
 }
-"""Model settings of each architecture that replaces a Transformer."""
+"""Model settings of each architecture other than the Transformer."""
 
 REPLACED = ("lstm", "single", "every-layer", "convolution")
 CLOSE = 0.05
-"""Difference in nats per character below which two losses count as equal."""
+"""Maximum difference in nats per character at which two losses count as equal."""
 
 COPYISTS = ("transformer", "no-head", "single", "every-layer")
 
@@ -186,7 +187,7 @@ class OptimalExperiment(Experiment):
             "train.batch_tokens": tokens, "train.eval_every": max(1, steps // 5),
         }  # fmt: skip
         if other is None:
-            # A wider feed-forward network compensates for the missing queries and keys.
+            # Widen the feed-forward network to compensate for the missing queries and keys.
             settings |= {
                 "model.d_ff": (5 if arm == "fixed" else 4) * wide, "model.positions": "rotary",
                 "model.n_heads": 1 if arm == "one-head" else 4,
@@ -315,19 +316,19 @@ EXPERIMENT = OptimalExperiment()
 
 
 def parameters_of(width: int, vocab: int) -> int:
-    """Number of parameters of the Transformer, which all other architectures match."""
+    """Return the number of parameters of the Transformer, which all other architectures match."""
     return count_parameters(meta_model(shape("transformer", width, LAYERS, vocab)))
 
 
 def echoes(n: int, seed: int) -> list[str]:
-    """Texts of random characters that are repeated several times, for the copying test."""
+    """Return `n` texts for the copying test: random characters that are repeated several times."""
     picks = random.Random(seed)
     return ["".join(picks.choices(LETTERS, k=ECHO)) * TIMES for _ in range(n)]
 
 
 @torch.no_grad()
 def copy_loss(run: Run, texts: Sequence[str]) -> float:
-    """Loss on the repeated characters of the copying test, in nats per character."""
+    """Return the loss on the repeated characters of the copying test, in nats per character."""
     model = run.model
     assert isinstance(model, Decoder)
     device = next(model.parameters()).device
@@ -335,8 +336,8 @@ def copy_loss(run: Run, texts: Sequence[str]) -> float:
     tokens_N = torch.tensor([token for row in rows for token in row], device=device)
     layout = Layout.of([len(row) for row in rows], device)
     scores_NV = model.scores(model(tokens_N, layout))
-    # A prediction is at the position of the previous character. The first copy is random and does
-    # not count.
+    # A character is predicted at the position of the character before it. The first copy does not
+    # count, because it is random.
     said_N = (layout.positions_N >= len(rows[0]) - len(texts[0]) - 1 + ECHO) & (
         layout.positions_N < len(rows[0]) - 1
     )
@@ -344,9 +345,9 @@ def copy_loss(run: Run, texts: Sequence[str]) -> float:
 
 
 def step_seconds(runs: dict[str, Run], tokens: int, rounds: int) -> dict[str, float]:
-    """Measure the seconds of a training step for each architecture, in alternating rounds.
+    """Measure the seconds per training step of each architecture, in alternating rounds.
 
-    The result also has the tokens per step.
+    The result also contains the number of tokens per step.
     """
     steps = {}
     for arm, run in runs.items():
@@ -368,14 +369,15 @@ def step_seconds(runs: dict[str, Run], tokens: int, rounds: int) -> dict[str, fl
 
 
 def at_equal_time(one: SeedMeasurements) -> dict[str, float]:
-    """Loss of each architecture at the time when the fastest one has finished all its steps."""
+    """Return the loss of each architecture at the time at which the first architecture finished
+    training."""
     seconds, curves = one["seconds"], one["curves"]
     budget = min(seconds[arm] * curve[-1][0] for arm, curve in curves.items())
     return {arm: between(curve, budget / seconds[arm]) for arm, curve in curves.items()}
 
 
 def between(curve: Sequence[Sequence[float]], step: float) -> float:
-    """Loss at a training step, interpolated linearly between measured steps."""
+    """Return the loss at a training step, interpolated linearly between measured steps."""
     before = curve[0]
     for point in curve:
         if point[0] >= step:

@@ -1,8 +1,8 @@
 """E16: what is lost without positional encodings?
 
-An encoder without positions sees a bag of words. A decoder still has information about the order,
-because each token attends only to the tokens before it. So the value of positions depends on the
-task.
+An encoder without positional encodings sees a bag of words. A decoder still has information about
+word order, because each token attends only to the tokens before it. The value of positional
+encodings therefore depends on the task.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ TASKS = {
     "letters": "predict the next character (decoder)",
 }
 LITTLE = 0.25
-"""Largest loss of a decoder without positions that counts as small.
+"""Maximum loss without positions that counts as small for a decoder.
 
-It is a fraction of what the decoder with positions learns beyond character frequencies.
+It is a fraction of what a decoder with positions learns beyond character frequencies.
 """
 
 TINY: dict[str, Any] = {
@@ -107,8 +107,11 @@ class OrderExperiment(Experiment):
 
     def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         def worth(task: str) -> Effect:
-            """Gain from positions. It has no `Bounds`: a model that is right without positions does
-            not need them, however easy the task is."""
+            """Return the gain from positional encodings on a task.
+
+            The effect has no `Bounds`: a model that is right without positions does not need them,
+            however easy the task is.
+            """
             lost = [one["without"][task] - one["with"][task] for one in found]
             return Effect.over(lost, f"gain from positions, {TASKS[task]}", "nats")
 
@@ -185,9 +188,10 @@ EXPERIMENT = OrderExperiment()
 def questions(
     kind: str, n_train: int, n_valid: int, seed: int
 ) -> tuple[datasets.TextColumns, datasets.TextColumns]:
-    """Make sentences of eight words with a label.
+    """Return sentences of eight words with a label for each.
 
-    `first`: which of the words `one` and `two` comes first. `there`: whether `one` is present.
+    `first`: the label is which of the words `one` and `two` comes first. `there`: the label is
+    whether `one` occurs.
     """
 
     def some(n: int, seed: int) -> datasets.TextColumns:

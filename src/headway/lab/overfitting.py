@@ -1,8 +1,9 @@
 """E14: when does a model begin to overfit, and what delays it?
 
-From some step on, the training loss keeps falling while the validation loss rises: the model
-memorizes the training data. The step of this turning point, its loss, and the cost of training past
-it depend on the data, the model size, dropout, label smoothing and pretraining.
+From some step on, the training loss keeps falling while the validation loss rises, because the
+model memorizes the training data. The experiment measures the step of this turning point, its loss,
+and the cost of training past it. They depend on the data, the model size, dropout, label smoothing
+and pretraining.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ if TYPE_CHECKING:
     from headway.run import Run
 
 LEAST = 0.1
-"""Rise of the validation loss above its minimum that counts as overfitting, in nats per
-character."""
+"""Minimum rise of the validation loss above its lowest value that counts as overfitting, in nats
+per character."""
 
 LOOKS = 20
 """Number of checkpoints at which losses are measured."""
 
 SIZE = 400
-"""Characters per piece of text."""
+"""Number of characters in a passage of text."""
 
 REMEDIES: dict[str, tuple[str, dict[str, Any]]] = {
     "dropout": ("dropout 0.2", {"model.dropout": 0.2}),
@@ -128,7 +129,8 @@ class OverfittingExperiment(Experiment):
         more = [
             enough,
             *lower.values(),
-            # A turning point at the first checkpoint may really be earlier.
+            # If the lowest loss is that of the first checkpoint, the turning point may really be
+            # earlier.
             *(Effect.over([turn(one["curves"][name]) / turn(one["curves"][little])
                            for one in found],
                           f"turning point, factor of change by {REMEDIES[name][0]}", "×")
@@ -227,18 +229,19 @@ def settings(bench: Workspace) -> dict[str, Any]:
 
 
 def some(every: datasets.TextColumns, n: int, seed: int) -> datasets.TextColumns:
-    """Random sample of `n` pieces of text, different for each seed."""
+    """Return a random sample of `n` passages, which is different for each seed."""
     return {"text": Random(seed).sample(every["text"], n)}
 
 
 def other_text() -> datasets.TextColumns:
-    """English sentences of Tatoeba, cut into pieces of the same size as those of Shakespeare."""
+    """Return English sentences of Tatoeba, joined and split into passages of the same size as those
+    of Shakespeare."""
     text = "\n".join(english for _, english in datasets.tatoeba_pairs())
     return {"text": [text[at : at + SIZE] for at in range(0, len(text) - SIZE, SIZE)]}
 
 
 def loss_curves(run: Run) -> dict[str, Any]:
-    """Loss on unseen text and on training text at every checkpoint."""
+    """Return the validation loss and the training loss at every checkpoint."""
     loss, learned = Losses(run), RunLoss(run, most=20)
     steps, valid, train = [], [], []
     for path in checkpoints_of(run):
@@ -257,23 +260,23 @@ def least(curve: SeedMeasurements) -> float:
 
 
 def turn(curve: SeedMeasurements) -> float:
-    """Training step of the checkpoint with the lowest loss on unseen text."""
+    """Return the training step of the checkpoint with the lowest validation loss."""
     return float(curve["steps"][curve["valid"].index(min(curve["valid"]))])
 
 
 def early(curve: SeedMeasurements) -> bool:
-    """Whether the lowest loss is that of the first checkpoint, so that the turning point may be
+    """Return whether the first checkpoint has the lowest loss, so that the turning point may be
     earlier."""
     return turn(curve) == float(curve["steps"][0])
 
 
 def cost(curve: SeedMeasurements) -> float:
-    """Rise of the loss on unseen text from its minimum to the end of training."""
+    """Return the rise of the validation loss from its minimum to the end of training."""
     return float(curve["valid"][-1]) - least(curve)
 
 
 def fall(curve: SeedMeasurements) -> float:
-    """Fall of the training loss from the turning point to the end of training."""
+    """Return the fall of the training loss from the turning point to the end of training."""
     at = curve["valid"].index(min(curve["valid"]))
     return float(curve["train"][at] - curve["train"][-1])
 

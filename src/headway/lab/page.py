@@ -1,4 +1,4 @@
-"""HTML pages of the lab: one page for each experiment, and an index of several."""
+"""HTML pages of the lab: one page for each experiment, and an index page."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def write_page(
 
 
 def write_index(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write the index page. `rows` has the contents of each `verdict.json` and, as `page`, a link
-    to its page."""
+    """Write the index page. `rows`: contents of each `verdict.json`, with the link to its page
+    under the key `page`."""
     about = {"name": "The lab", "facts": [f"{len(rows)} experiments"]}
     replace_text(folder / INDEX, _page("headway lab", about, {"labindex": {"rows": list(rows)}}))
     return folder / INDEX
@@ -54,7 +54,7 @@ def _seeds(n: int) -> str:
 
 
 def _rows(found: Sequence[SeedMeasurements]) -> list[list[Any]]:
-    """Table rows of every measured number by its name, with one column per seed."""
+    """Return the table rows of all measured numbers: the name of each, and one column per seed."""
     flat = [dict(_flat(one)) for one in found]
     names = dict.fromkeys(name for one in flat for name in one)
     return [[name, *(one.get(name) for one in flat)] for name in names]

@@ -1,7 +1,7 @@
 """E13: how much faster does a Transformer train than a recurrent network, and why?
 
 A recurrent network must process tokens one after another, while attention processes all of them in
-parallel. Training steps with equal numbers of tokens are timed for increasing sequence lengths.
+parallel. The experiment times training steps of equally many tokens at increasing sequence lengths.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from headway.settings.effects import ignored_by
 from headway.settings.model import DecoderSettings
 
 VOCAB = 64
-"""Vocabulary of the timed models: small, so that the layers and not the softmax take the time."""
+"""Vocabulary size of the timed models. It is small, so that the layers take most of the time and
+not the softmax."""
 
 NAMED = {"transformer": "Transformer", "lstm": "LSTM", "gru": "GRU", "convolution": "convolution",
          "again": "Transformer, timed twice"}  # fmt: skip
@@ -158,14 +159,14 @@ EXPERIMENT = ParallelismExperiment()
 
 
 def leads(one: SeedMeasurements, body: str) -> dict[str, float]:
-    """Speed of the Transformer relative to another architecture, by sequence length."""
+    """Return the speed of the Transformer relative to another architecture, by sequence length."""
     own = one["seconds"]["transformer"]
     return {length: one["seconds"][body][length] / own[length] for length in own}
 
 
 def crossing(found: Sequence[SeedMeasurements], lengths: Sequence[str]) -> str | None:
-    """Shortest sequence length from which on the Transformer is faster than the LSTM at all
-    measured lengths."""
+    """Return the shortest measured sequence length from which on the Transformer is always faster
+    than the LSTM."""
     first = None
     for length in reversed(lengths):
         if sum(leads(one, "lstm")[length] for one in found) / len(found) <= 1:
@@ -177,10 +178,8 @@ def crossing(found: Sequence[SeedMeasurements], lengths: Sequence[str]) -> str |
 def shape(
     body: str, width: int, n_layers: int = 2, vocab: int = VOCAB, **more: Any
 ) -> DecoderSettings:
-    """Settings of a language model with this architecture, without dropout.
-
-    `more`: further settings of the architecture.
-    """
+    """Return the settings of a language model with this architecture, without dropout. `more`:
+    further model settings."""
     usual = DecoderSettings(
         vocab_size=vocab, d_model=64, n_heads=4, d_ff=256, n_layers=n_layers, max_len=8192,
         block_layout="pre", positions="sinusoidal", init="paper", dropout=0.0,
@@ -194,7 +193,8 @@ def shape(
 def width_of(
     body: str, n_parameters: int, n_layers: int = 2, vocab: int = VOCAB, by: int = 4, **more: Any
 ) -> int:
-    """Width at which an architecture has about this number of parameters; a multiple of `by`."""
+    """Return the width, a multiple of `by`, at which an architecture has about this number of
+    parameters."""
 
     def extra(width: int) -> int:
         return (
@@ -213,8 +213,8 @@ def width_of(
 def speeds(
     lengths: Sequence[int], n_tokens: int, width: int, rounds: int, device: torch.device, seed: int
 ) -> dict[str, Any]:
-    """Measure seconds per training step by architecture and length: medians over alternating
-    rounds."""
+    """Return the seconds per training step by architecture and sequence length, as medians over
+    alternating rounds."""
     n = count_parameters(meta_model(shape("transformer", width)))
     models: dict[str, Decoder] = {}
     for body in ("transformer", "again", "lstm", "gru", "convolution"):
@@ -245,7 +245,7 @@ def speeds(
 def step_of(
     model: Decoder, length: int, n_tokens: int, device: torch.device, seed: int, vocab: int = VOCAB
 ) -> Callable[[], None]:
-    """Make a function that computes one training step: forward and backward pass."""
+    """Return a function that computes the forward and backward pass of one training step."""
     random = torch.Generator().manual_seed(seed)
     tokens_N = torch.randint(vocab, (n_tokens,), generator=random).to(device)
     layout = Layout.of([length] * (n_tokens // length), device)
@@ -265,7 +265,8 @@ def loss_of(model: Decoder, tokens_N: Tensor, layout: Layout) -> Tensor:
 def in_turns(
     steps: Mapping[str, Callable[[], object]], rounds: int, device: torch.device
 ) -> dict[str, list[float]]:
-    """Measure the seconds of each step in alternating rounds, after one round for warm-up."""
+    """Return the measured seconds of each step function, in alternating rounds after one warm-up
+    round."""
     found: dict[str, list[float]] = {name: [] for name in steps}
     for round_ in range(rounds + 1):
         for name, step in steps.items():
@@ -277,7 +278,8 @@ def in_turns(
 
 
 def now(device: torch.device) -> float:
-    """Current time in seconds: CPU time of this process, or wall-clock time if a GPU computes."""
+    """Return a timestamp in seconds: CPU time of this process on a CPU, otherwise wall-clock
+    time."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         return time.perf_counter()
@@ -289,8 +291,8 @@ def hardware(device: torch.device) -> str:
 
 
 def learns(model: Decoder, device: torch.device, seed: int, steps: int = 20) -> float:
-    """Reduction of the loss in nats by a few training steps on one batch, which shows that a model
-    learns."""
+    """Return by how many nats a few training steps on one batch reduce the loss, as a check that
+    the model learns."""
     random = torch.Generator().manual_seed(seed)
     tokens_N = torch.randint(VOCAB, (256,), generator=random).to(device)
     layout = Layout.of([32] * 8, device)

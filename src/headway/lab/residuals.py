@@ -36,9 +36,9 @@ DEEP = 12
 """Number of layers in the models that are measured without training."""
 
 ALIKE, APART = 1e-3, 0.3
-"""Thresholds for the distance of tokens from their mean, relative to their length.
+"""Thresholds for the distance of tokens from their mean, relative to their norm.
 
-Below the first one they are the same vector, above the second one they are clearly different.
+Below `ALIKE`, tokens count as the same vector. Above `APART`, they count as clearly different.
 """
 
 
@@ -259,14 +259,16 @@ EXPERIMENT = ResidualsExperiment()
 
 
 def fresh(seed: int) -> dict[str, list[float]]:
-    """Spread of 32 random tokens before and after each untrained layer, for each kind of block."""
+    """Return the spread of 32 random tokens before and after each untrained layer, for each type of
+    block."""
     return {arm: [relative_spread(x_ND.detach()) for x_ND in streams(arm, seed)] for arm in ARMS}
 
 
 def flow(seed: int) -> dict[str, Any]:
-    """Gradient norms of untrained layers relative to the last layer, by norm and kind of block.
+    """Measure gradient norms in untrained models, by normalization and type of block, relative to
+    the last layer.
 
-    The result also has the share that each layer adds to its input.
+    The result also contains the size of each layer's change relative to its input.
     """
     found: dict[str, Any] = {norm: {} for norm in NORMS}
     for norm, arms in found.items():
@@ -285,8 +287,8 @@ def flow(seed: int) -> dict[str, Any]:
 
 
 def streams(arm: str, seed: int, *, norms: bool = True) -> list[Tensor]:
-    """Hidden states of 32 random tokens before the first of twelve untrained layers and after each
-    of them."""
+    """Return the hidden states of 32 random tokens before the first of twelve untrained layers and
+    after each layer."""
     random = torch.Generator().manual_seed(seed)
     tokens_N, layout = torch.randint(100, (32,), generator=random), Layout.of([32])
     parts = ARMS[arm]
@@ -308,12 +310,12 @@ def streams(arm: str, seed: int, *, norms: bool = True) -> list[Tensor]:
 
 
 def relative_spread(x_ND: Tensor) -> float:
-    """Distance of the rows from their mean, relative to their length."""
+    """Return the distance of the vectors from their mean, as a fraction of their norm."""
     return float((x_ND - x_ND.mean(0)).norm() / x_ND.norm())
 
 
 def layer_ablations(run: Run, valid: datasets.TextColumns) -> dict[str, Any]:
-    """Validation loss with each layer left out in turn."""
+    """Return the validation loss of the whole model, and with each layer left out in turn."""
     stack: Any = run.model.stack
     dropped = []
     for layer in range(len(stack.blocks)):
@@ -334,7 +336,8 @@ def layer_skipped(stack: Any, layer: int) -> Iterator[None]:
 
 
 def unigram(train: datasets.TextColumns, valid: datasets.TextColumns) -> float:
-    """Baseline loss of a model that only knows character frequencies, in nats per character."""
+    """Return the loss of a baseline that knows only character frequencies, in nats per
+    character."""
     text, other = "".join(train["text"]), "".join(valid["text"])
     counts = {letter: text.count(letter) for letter in set(text)}
     total = len(text) + 1

@@ -1,9 +1,9 @@
 """E2: in cross-attention, why do queries come from the decoder, and keys and values from the
 encoder?
 
-Attention returns one row per query, a sum of values that are selected by keys. The decoder needs a
-row for each target word, with information from the source. So the roles cannot be assigned
-differently.
+Attention returns one vector per query: a sum of values, which are selected by keys. The decoder
+needs a vector for each target word, with information from the source. The roles can therefore not
+be assigned differently.
 """
 
 from __future__ import annotations
@@ -38,33 +38,34 @@ from headway.nn.feedforward import FeedForward
 from headway.nn.layout import Layout
 
 LENGTHS = range(3, 21)
-"""Lengths of the strings.
+"""Lengths of the strings in words.
 
-With up to 9 words the mean of the source was enough: it reached 100 % in 2,000 steps.
+With at most 9 words the mean of the source was enough, because it reached 100 % in 2,000 steps.
 """
 
 LETTERS = 8
-"""Number of different words in the strings, which sets the accuracy of guessing."""
+"""Number of different words in the strings, which determines the accuracy of guessing."""
 
 CHANCE = 100 / LETTERS
 """Accuracy of guessing in percent."""
 
 FAR, NEAR = 10.0, 5.0
-"""Differences in accuracy, in percentage points.
+"""Thresholds for differences in accuracy, in percentage points.
 
-`FAR`: far fewer words are correct. `NEAR`: hardly more words are correct than by guessing.
+A difference above `FAR` counts as far fewer correct words. Within `NEAR` of guessing, accuracy
+counts as hardly better than chance.
 """
 
 SCALE = Bounds(low=CHANCE, high=100.0, margin=1.0)
-"""Range of the accuracy in percent; the margin is a tenth of the difference that counts."""
+"""Range of the accuracy in percent. The margin is a tenth of the difference that counts."""
 
 
 class ValuesFromDecoder(Attention):
-    """Cross-attention with values from the decoder.
+    """Cross-attention whose values come from the decoder.
 
-    Queries select positions by keys of the encoder, but read the values of earlier decoder rows
-    with the same position. In a search step the only row is the current one, so only losses are
-    compared here.
+    Queries select positions by the keys of the encoder, but read the decoder's values at these
+    positions, up to the current one. In a search step only the current token is available, so only
+    losses are compared for this type.
     """
 
     def forward(
@@ -93,15 +94,16 @@ class ValuesFromDecoder(Attention):
 
 
 class Pooled(Attention):
-    """Cross-attention without queries: every target word gets the mean of all source values."""
+    """Cross-attention without queries, in which every target word gets the mean of all source
+    values."""
 
     def _project_q(self, x_ND: Tensor) -> Tensor:
         return super()._project_q(x_ND) * 0
 
 
 class Diagonal(Attention):
-    """Cross-attention without selection: target word t gets the value of source word t, or of the
-    last one."""
+    """Cross-attention without selection, in which target word t gets the value of source word t, or
+    of the last source word."""
 
     def forward(
         self,
@@ -125,7 +127,7 @@ class OneHead(Attention):
 
 
 def in_grid(x_NHK: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-    """Return sequences as rows of a padded grid, and the mask of real positions."""
+    """Return sequences as a padded batch, with the mask of positions that are not padding."""
     place_T = torch.arange(layout.longest, device=x_NHK.device)
     may_BT = place_T < layout.lengths_B[:, None]
     rows_BT = (layout.starts_B.long()[:, None] + place_T).clamp(max=len(x_NHK) - 1)
@@ -133,7 +135,8 @@ def in_grid(x_NHK: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
 
 
 def crossing(kind: type[Attention]) -> Parts:
-    """Make a standard block with another kind of cross-attention."""
+    """Return model parts that replace the cross-attention of a standard block by attention of this
+    class."""
 
     def block(
         attention: Attention, feed_forward: FeedForward, norm: Callable[[], nn.Module], *,
@@ -157,8 +160,8 @@ ARMS: dict[str, tuple[str, Parts | None]] = {
     "decoder-only": ("decoder only: source and target as one sequence", None),
 }
 FULL = ("one-head", "diagonal", "decoder-only")
-"""Arms that only full runs have: the verdict does not depend on them, and the last one needs more
-steps."""
+"""Arms that only full runs include. The verdict does not depend on them, and the last one needs
+more steps."""
 
 
 class RolesExperiment(Experiment):

@@ -1,4 +1,4 @@
-"""Loss of a run with other weights than its own: averaged, ablated or from an earlier step."""
+"""Loss of a run with different weights: averaged, ablated or from an earlier step."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from headway.tasks.task import find_task
 
 
 class RunLoss:
-    """Computes the loss of any model of the same shape on the data of a run, in nats per token.
+    """Computes the loss of a model of the same shape on the data of a run, in nats per token.
 
-    Label smoothing and dropout are off.
+    Label smoothing and dropout are disabled.
     """
 
     def __init__(self, run: Run, most: int | None = None) -> None:
-        """`most`: number of examples from the start of the data; None: all."""
+        """Prepare the computation. `most`: number of examples to use, from the start of the data;
+        None: all."""
         self.run, self.most = run, most
 
     @cached_property
@@ -33,16 +34,19 @@ class RunLoss:
         return task.objective(self.run.settings, task.load_prepared(self.run.folder))
 
     def validation(self, model: nn.Module | None = None) -> float:
-        """Loss on the validation set of the run."""
+        """Return the loss on the validation set of the run. `model`: None for the model of the
+        run."""
         return self.ensemble([model or self.run.model])
 
     def training(self, model: nn.Module | None = None) -> float:
-        """Loss on the training set of the run."""
+        """Return the loss on the training set of the run. `model`: None for the model of the
+        run."""
         return self.ensemble([model or self.run.model], learned=True)
 
     @torch.no_grad()
     def ensemble(self, models: Sequence[nn.Module], *, learned: bool = False) -> float:
-        """Loss of an ensemble, which averages the probabilities of its models."""
+        """Return the loss of an ensemble, which averages the probabilities of its models.
+        `learned`: whether to use the training set instead of the validation set."""
         objective = self._objective
         items: TaskDataset[Any] = objective.train_dataset if learned else objective.valid_dataset
         last = len(items.example_index) if self.most is None else self.most
@@ -61,7 +65,7 @@ class RunLoss:
         return total / max(1.0, count)
 
     def _target_log_probs(self, model: nn.Module, batch: Any) -> Tensor:
-        """Log-probability that the model gives to each correct token."""
+        """Return the log-probability that the model assigns to each correct token."""
         read = self._objective.read(model, self._objective.augment(model, batch))
         right_R = getattr(batch.targets, "targets_N", batch.targets)
         scores_RV = read.scores(read.x_RD).float()

@@ -1,4 +1,5 @@
-"""Run an experiment, seed after seed, and write its verdict and page. Stopped runs resume."""
+"""Run an experiment for one seed after another, and write its verdict and page. Stopped runs can be
+resumed."""
 
 from __future__ import annotations
 
@@ -23,14 +24,14 @@ from headway.progress import Progress, duration
 from headway.storage import replace_text
 
 MARK = "experiment.json"
-"""File that records which experiment a folder holds, its size and its data."""
+"""File that records which experiment a folder holds, with its size and its data."""
 
 NUMBERS = "numbers.json"
 VERDICT = "verdict.json"
 SEED = "seed.json"
-"""File with all numbers of one seed, in the seed's folder.
+"""File with all measurements of one seed, in the folder of the seed.
 
-Seeds may be measured in parallel, each in a folder of its own, which are then merged into one.
+Seeds may be measured in parallel, each in a separate folder, and merged into one folder later.
 """
 
 
@@ -142,9 +143,9 @@ def run_experiment(
 
 
 def _measure_seed(experiment: Experiment, bench: Workspace) -> SeedMeasurements:
-    """Measure one seed, or load its numbers if it was measured before.
+    """Measure one seed, or load its measurements if they exist.
 
-    Seeds whose data raised doubts are measured again, so that the reasons are reported again.
+    A seed whose data is insufficient is measured again, so that the reasons are reported again.
     """
     path = bench.folder / SEED
     if path.is_file():
@@ -165,9 +166,10 @@ def default_folder(entry: ExperimentEntry, full: bool, within: Path = Path("lab"
 def _judged(
     entry: ExperimentEntry, found: Sequence[SeedMeasurements], doubts: Sequence[str], over: str
 ) -> dict[str, Any]:
-    """Return the verdict of the experiment, or the reason why there is none.
+    """Return the verdict of the experiment as JSON, or the reason why there is none.
 
-    `over`: note that the time ran out; the finished seeds are still judged.
+    `over`: note that the time budget is used up, else empty. The finished seeds are judged in any
+    case.
     """
     if not found:
         return {
@@ -232,7 +234,8 @@ def versions() -> dict[str, str]:
 
 
 def _claim(folder: Path, entry: ExperimentEntry, full: bool, data: Path | None) -> None:
-    """Mark a new folder as that of this experiment; raise an error if it holds something else."""
+    """Mark a new folder as belonging to this experiment. Raise an error if the folder holds
+    something else."""
     wanted = {
         "experiment": entry.name, "size": "full" if full else "quick",
         "data": None if data is None else str(data.resolve()),
@@ -284,7 +287,7 @@ def _data(entry: ExperimentEntry, path: Path) -> Path:
 
 
 class _Clock:
-    """Wall-clock and CPU time of an experiment, summed over all sessions that resumed it."""
+    """Wall-clock and CPU time of an experiment, summed over all its sessions."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "spent.json"
@@ -304,9 +307,10 @@ class _Clock:
 
 
 def _n_seeds_to_judge(folder: Path, seeds: int, first_seed: int, progress: Progress) -> int:
-    """Number of seeds to judge: the requested ones, or more if more were measured already.
+    """Return the number of seeds to judge: the requested number, or more if more are already
+    measured.
 
-    A verdict over more seeds is never replaced by one over fewer.
+    A verdict over more seeds is never replaced by a verdict over fewer.
     """
     there = 0
     while (folder / f"seed-{first_seed + there}" / SEED).is_file():
@@ -319,7 +323,7 @@ def _n_seeds_to_judge(folder: Path, seeds: int, first_seed: int, progress: Progr
 
 
 def _report_duration(entry: ExperimentEntry, device: str, seeds: int, progress: Progress) -> None:
-    """Report the expected run time of a full run if no GPU is available, or if a GPU would not
+    """Report the expected duration of a full run, if no GPU is available or a GPU would not
     help."""
     from headway.nn.devices import pick_device
 

@@ -21,24 +21,25 @@ from headway.lab.workspace import REVERSAL_SETTINGS, Workspace
 from headway.models.parts.custom import Parts
 
 LEAST = 0.05
-"""Smallest difference in loss that counts, in nats per word."""
+"""Minimum difference in loss that counts, in nats per word."""
 
 LOSS = Bounds(low=0.0, margin=LEAST)
-"""The source determines each word of the target, so a perfect model has a loss of 0."""
+"""Range of the loss. The source determines each word of the target, so a perfect model has a loss
+of 0."""
 
 KEYS = 32
-"""Keys per query in the measurement without training: about the length of a sentence."""
+"""Number of keys per query in the measurement without training: about the length of a sentence."""
 
 FRESH = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
-"""Head widths in the measurement without training; models usually have 64 or 128."""
+"""Head widths in the measurement without training. Most models use 64 or 128."""
 
 
 ARMS = {"root": "divided by √d", "none": "not divided", "width": "divided by d"}
 
 
 def parts(arm: str, width: int) -> Parts | None:
-    """Model parts with attention scores that are divided by the width itself, which no setting
-    does."""
+    """Return model parts that divide attention scores by the head width. Return None for arms that
+    need only settings."""
     if arm != "width":
         return None
     return Parts(name=f"lab-by-{width}", scope=lambda scope, *_: replace(scope, scale=1.0 / width))
@@ -174,7 +175,8 @@ EXPERIMENT = ScaleExperiment()
 
 
 def fresh(seed: int, repeats: int = 200) -> dict[str, Any]:
-    """Entropy and gradients of attention between random queries and keys, by head width."""
+    """Return the entropy and the gradient norm of attention between random queries and keys, by
+    head width."""
     random = torch.Generator().manual_seed(seed)
     found: dict[str, Any] = {arm: {"entropy": {}, "flow": {}} for arm in ARMS}
     for width in FRESH:
@@ -185,7 +187,7 @@ def fresh(seed: int, repeats: int = 200) -> dict[str, Any]:
         for arm, factor in factors.items():
             weight_RS = (dots_RS * factor).softmax(-1)
             entropy = -(weight_RS * weight_RS.clamp(min=1e-30).log()).sum(-1).mean()
-            # The Jacobian of a softmax is diag(w) − w wᵀ. This is its Frobenius norm.
+            # Frobenius norm of the Jacobian of the softmax, which is diag(w) − w wᵀ.
             square_R = (weight_RS**2).sum(-1)
             length_R = (square_R - 2 * (weight_RS**3).sum(-1) + square_R**2).clamp(min=0).sqrt()
             found[arm]["entropy"][str(width)] = float(entropy) / math.log(KEYS)

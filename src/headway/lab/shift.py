@@ -1,8 +1,8 @@
 """E3: is shifting a positional encoding a linear map?
 
-It is: every pair of dimensions is rotated by an angle that depends only on the shift. The verdict
-is about the encoding that a model really adds to its embeddings. The existence of the map does not
-mean that it is learned: least squares on some positions finds another one.
+It is, because every pair of dimensions is rotated by an angle that depends only on the shift. The
+verdict is about the encoding that a model actually adds to its embeddings. That the map exists does
+not mean that it is learned: least squares on some positions finds a different map.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from headway.nn.layout import Layout
 from headway.settings.model import EncoderSettings
 
 PLACES = 5000
-"""Positions at which the rotation is checked: far more than a text usually has."""
+"""Number of positions at which the rotation is checked, far more than most texts have."""
 
 SHIFTS = (1, 7, 100, 1000)
-"""Shifts that are checked, from neighbouring words to far beyond a sentence."""
+"""Shifts that are checked, in positions: from neighbouring words to far beyond a sentence."""
 
 SEEN, UNSEEN = 512, 500
-"""Positions that the matrix is fitted on, and later positions that it is tested on."""
+"""Number of positions on which the matrix is fitted, and of later positions on which it is
+tested."""
 
 FITTED = 7
-"""Shift of the map that is fitted by least squares."""
+"""Shift, in positions, of the map that is fitted by least squares."""
 
 ROUNDING = 1e-6
 """Tolerance for rounding errors: eight units in the last place of single precision, in which models
@@ -139,26 +140,27 @@ EXPERIMENT = ShiftExperiment()
 
 
 def shown(found: Sequence[SeedMeasurements]) -> str:
-    """Width that the page reports.
+    """Return the width that the page reports.
 
-    It is 128 if that was measured, because it is far smaller than the number of fitted positions.
+    It is 128 if that was measured, because 128 is far smaller than the number of fitted positions.
     """
     return "128" if "128" in found[0] else list(found[0])[-1]
 
 
 def rates(width: int) -> Tensor:
-    """Radians per position of each pair of dimensions, by the formula of the paper."""
+    """Return the radians per position of each pair of dimensions, by the formula of the paper."""
     return torch.exp(torch.arange(0, width, 2).double() * (-math.log(10_000.0) / width))
 
 
 def code(places_P: Tensor, width: int) -> Tensor:
-    """Positional encoding in double precision (positions, pairs, 2)."""
+    """Return the positional encoding in double precision (positions, pairs, 2)."""
     angle_PI = places_P.double()[:, None] * rates(width)
     return torch.stack([angle_PI.sin(), angle_PI.cos()], -1)
 
 
 def model_positions(n_places: int, width: int) -> Tensor:
-    """Positional encoding that a model with `model.positions=sinusoidal` adds to its embeddings."""
+    """Return the positional encoding that a model with `model.positions=sinusoidal` adds to its
+    embeddings."""
     settings = EncoderSettings(d_model=width, n_heads=1, positions="sinusoidal")
     positions: Any = added_positions(settings, width)
     code_PD: Tensor = positions(torch.zeros(n_places, width), Layout.of([n_places]))
@@ -182,8 +184,7 @@ def errors(width: int, seed: int) -> dict[str, Any]:
         single = rotated(table[:PLACES], angle_I) - table[k : PLACES + k]
         by_shift[str(k)] = {"double": float(exact.abs().max()), "single": float(single.abs().max())}
     random = torch.Generator().manual_seed(seed)
-    # The table has more rows than the matrix has columns; otherwise a matrix would exist for any
-    # table.
+    # The table needs more positions than dimensions. Otherwise a matrix would exist for any table.
     noise = torch.randn(max(SEEN, 4 * width), width, generator=random, dtype=torch.float64)
     seen = torch.arange(SEEN - FITTED)
     both = torch.arange(SEEN + UNSEEN - FITTED)
@@ -210,23 +211,24 @@ def errors(width: int, seed: int) -> dict[str, Any]:
 
 
 def unshiftable(table_PD: Tensor) -> float:
-    """Remaining error of the best matrix for a shift by one position, relative to the norm."""
+    """Return the remaining error of the best matrix for a shift by one position, as a fraction of
+    the norm."""
     here, there = table_PD[:-1], table_PD[1:]
     return float((here @ best_map(here, there) - there).norm() / there.norm())
 
 
 def best_map(here_PD: Tensor, there_PD: Tensor) -> Tensor:
-    """Matrix that maps one table to another with the least squared error.
+    """Return the matrix that maps one table to another with the least squared error.
 
-    numpy uses singular values. The results of torch's method vary between calls, because columns
-    are nearly equal.
+    numpy is used because it solves the problem by singular values. Columns are nearly equal, so the
+    results of torch's method vary between calls.
     """
     found, *_ = np.linalg.lstsq(here_PD.numpy(), there_PD.numpy(), rcond=None)
     return torch.from_numpy(found)
 
 
 def fitted_turns(here_PI2: Tensor, there_PI2: Tensor) -> Tensor:
-    """Rotation angle of each pair of dimensions that fits best."""
+    """Return the best-fitting rotation angle of each pair of dimensions."""
     sin, cos = here_PI2.unbind(-1)
     sin_there, cos_there = there_PI2.unbind(-1)
     return torch.atan2((sin_there * cos - cos_there * sin).sum(0),
@@ -234,5 +236,5 @@ def fitted_turns(here_PI2: Tensor, there_PI2: Tensor) -> Tensor:
 
 
 def relative_errors(found_PD: Tensor, right_PD: Tensor) -> Tensor:
-    """Error of each position relative to its norm."""
+    """Return the error at each position, as a fraction of the norm of the correct encoding."""
     return (found_PD - right_PD).norm(dim=1) / right_PD.norm(dim=1)

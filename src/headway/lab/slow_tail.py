@@ -1,8 +1,8 @@
 """E6: do embeddings store meaning in the slow dimensions of the positional encoding?
 
 Most dimensions of the paper's encoding hardly change within a sentence. It has been claimed that
-embeddings learn to store meaning there. If so, their variance grows in the dimensions where the
-encoding varies little, and follows the encoding when its dimensions are permuted.
+embeddings learn to store meaning there. If so, the variance of embeddings grows in the dimensions
+where the encoding varies little, even if the dimensions of the encoding are permuted.
 """
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ if TYPE_CHECKING:
     from headway.run import Run
 
 FLAT = 0.25
-"""Rank correlations closer to 0 than this count as none.
-
-For 64 dimensions in random order their standard deviation is 0.13.
-"""
+"""Maximum absolute rank correlation that counts as no correlation. For 64 dimensions in random
+order its standard deviation is 0.13."""
 
 CLEAR = -0.2
 """Rank correlation below which the effect counts as at least modest."""
 
 
 class ScaledPositions(FixedPositions):
-    """The paper's encoding with permuted dimensions, or with words that are scaled down."""
+    """Sinusoidal encoding of the paper with permuted dimensions, or added to word embeddings that
+    are scaled down."""
 
     def __init__(self, width: int, *, mixed: bool = False, quiet: float = 1.0) -> None:
         super().__init__(width)
@@ -203,12 +202,12 @@ class SlowTailExperiment(Experiment):
 EXPERIMENT = SlowTailExperiment()
 HALVES = ("slow", "fast")
 BANDS = 8
-"""Groups of dimensions in the plot, from the fastest to the slowest: each averages eight or
-more."""
+"""Number of groups of dimensions in the plot, from the fastest to the slowest. Each is the mean of
+eight or more dimensions."""
 
 
 def tables(run: Run) -> tuple[Tensor, Tensor]:
-    """Source embeddings at initialization and after training."""
+    """Return the source embeddings at initialization and after training."""
     fresh = build_model(run.settings.model, seed=run.settings.train.seed)
     first: Any = fresh.get_submodule("source_front")
     last: Any = run.model.get_submodule("source_front")
@@ -216,9 +215,11 @@ def tables(run: Run) -> tuple[Tensor, Tensor]:
 
 
 def profile(first_VD: Tensor, last_VD: Tensor, code_D: Tensor, paper_D: Tensor) -> dict[str, Any]:
-    """Rank correlations of the growth of embeddings with the variance of the positional encoding.
+    """Measure how the growth of the embeddings' variance is related to the variance of the
+    positional encoding.
 
-    They are computed for the model's own encoding and for that of the paper.
+    The rank correlations are with the model's own encoding (`own`) and with that of the paper
+    (`paper`).
     """
     growth_D = last_VD.double().var(0) / first_VD.double().var(0)
     ranks = code_D.argsort(descending=True)
@@ -233,8 +234,8 @@ def profile(first_VD: Tensor, last_VD: Tensor, code_D: Tensor, paper_D: Tensor) 
 
 
 def halves(run: Run, code_D: Tensor, valid: datasets.TextColumns) -> dict[str, Any]:
-    """Loss without the slow or the fast half of the embedding dimensions, and accuracy of probes on
-    each half."""
+    """Measure the loss without the slow or the fast half of the embedding dimensions, and the
+    accuracy of probes on each half."""
     ranks = code_D.argsort(descending=True)
     parts = {"slow": ranks[len(ranks) // 2 :], "fast": ranks[: len(ranks) // 2]}
     yardstick = RunLoss(run)
@@ -246,7 +247,7 @@ def halves(run: Run, code_D: Tensor, valid: datasets.TextColumns) -> dict[str, A
 
 
 class MaskedEmbeddings(nn.Module):
-    """Positional encoding applied to embeddings with some dimensions set to zero."""
+    """Positional encoding that is added to embeddings with some dimensions set to zero."""
 
     def __init__(self, positions: nn.Module, kept_D: Tensor) -> None:
         super().__init__()
@@ -259,7 +260,7 @@ class MaskedEmbeddings(nn.Module):
 
 @contextmanager
 def dimensions_zeroed(model: nn.Module, part: Tensor) -> Iterator[None]:
-    """Context manager within which these dimensions of all embeddings are zero."""
+    """Context manager within which the given dimensions of all embeddings are zero."""
     fronts: list[Any] = [model.get_submodule(f"{side}_front") for side in ("source", "target")]
     usual = [front.positions for front in fronts]
     for front in fronts:
@@ -275,9 +276,10 @@ def dimensions_zeroed(model: nn.Module, part: Tensor) -> Iterator[None]:
 
 @torch.no_grad()
 def probes(run: Run, parts: dict[str, Tensor], texts: Sequence[str]) -> dict[str, Any]:
-    """Accuracy of linear probes for words and positions on parts of the encoder's hidden states.
+    """Return the accuracy of linear probes for words and positions, on the given dimensions of the
+    hidden states of each encoder layer.
 
-    Half of the texts are used for fitting, half for testing.
+    Half of the texts are used for fitting, and the other half for testing.
     """
     words: Any = run.opened.words
     model: Any = run.model
@@ -300,7 +302,8 @@ def probes(run: Run, parts: dict[str, Tensor], texts: Sequence[str]) -> dict[str
 
 
 def probe_accuracy(x_MC: Tensor, right_M: Tensor, n_first: int, ridge: float = 1e-2) -> float:
-    """Fit a linear probe on the first rows, and return its accuracy on the remaining ones."""
+    """Fit a linear probe on the first `n_first` vectors, and return its accuracy on the remaining
+    ones."""
     wide_MC = torch.cat([x_MC.double(), torch.ones(len(x_MC), 1).double()], dim=1)
     truth_MK = torch.nn.functional.one_hot(right_M).double()
     fit_FC, test_TC = wide_MC[:n_first], wide_MC[n_first:]

@@ -1,7 +1,7 @@
 """Verdicts of experiments: effects with intervals over seeds, statistical power, limits of a scale,
 and controls.
 
-Everything here is a pure function of numbers, so that tests can use made-up results.
+Everything in this module is a pure function of numbers, so that tests can use invented results.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from headway.lab.catalogue import SEEDS
 VerdictLabel = Literal["supported", "refuted", "undecided", "cannot tell"]
 """Possible verdicts.
 
-`undecided`: more seeds may decide it. `cannot tell`: no number of seeds can, since an arm is at the
-floor or the ceiling of its scale.
+`undecided` means that more seeds may decide the question. `cannot tell` means that no number of
+seeds can, because an arm is at the floor or the ceiling of its scale.
 """
 
 ScaleEnd = Literal["", "floor", "ceiling"]
 
 POWER = 0.8
-"""Fraction of true effects that a study should detect, by Cohen's convention."""
+"""Probability with which a study should detect a true effect, by Cohen's convention."""
 
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
 2.160,
@@ -43,7 +43,7 @@ class Bounds:
     low: float = -math.inf
     high: float = math.inf
     margin: float
-    """Distance from a bound within which the mean of an arm counts as at its floor or ceiling."""
+    """Distance from a bound within which the mean of an arm counts as at the floor or ceiling."""
 
     def end(self, scores: Sequence[float]) -> ScaleEnd:
         mean = fmean(scores)
@@ -54,7 +54,7 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One of the models that an experiment compares: its name, and its score for each seed."""
+    """One of the models that an experiment compares, with its score for each seed."""
 
     name: str
     scores: Sequence[float]
@@ -62,7 +62,7 @@ class Arm:
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:
-    """Number on which a verdict is based: the mean over seeds and its 95 % interval."""
+    """Number on which a verdict is based, with its 95 % interval over seeds."""
 
     name: str
     value: float
@@ -74,17 +74,19 @@ class Effect:
     """Standard deviation over seeds."""
 
     detectable: float = math.inf
-    """Smallest distance from a threshold that these seeds, with this spread, detect with
-    `POWER`."""
+    """Minimum distance from a threshold that is detected with probability `POWER`, given the number
+    of seeds and their spread."""
 
     exact: bool = False
-    """Whether the number is exact arithmetic that does not depend on seeds."""
+    """Whether the number is exact, because it does not depend on the seed."""
 
     hides_more: bool = False
-    """Whether an arm is at a limit of its scale, so that the true difference may be larger."""
+    """Whether the true difference may be larger than `value`, because an arm is at a limit of its
+    scale."""
 
     hides_less: bool = False
-    """Whether an arm is at a limit of its scale, so that the true difference may be smaller."""
+    """Whether the true difference may be smaller than `value`, because an arm is at a limit of its
+    scale."""
 
     limits: Sequence[str] = ()
     """Descriptions of the arms that are at a limit of their scale."""
@@ -93,10 +95,10 @@ class Effect:
     def over(
         cls, values: Sequence[float], name: str, unit: str = "", *, exact: bool = False
     ) -> Effect:
-        """Make the effect from one number per seed.
+        """Return the effect with one value per seed.
 
-        With one seed the interval is unknown, unless the number is `exact`. With NaN or infinity
-        the effect is NaN.
+        With one seed the interval is unbounded, unless the number is `exact`. If a value is NaN or
+        infinite, the effect is NaN.
         """
         known = [float(value) for value in values]
         if not known or not all(map(math.isfinite, known)):
@@ -117,10 +119,10 @@ class Effect:
 
     @classmethod
     def between(cls, one: Arm, other: Arm, bounds: Bounds, name: str, unit: str = "") -> Effect:
-        """Make the effect from the difference of two arms on a bounded scale, `one` minus `other`.
+        """Return the effect `one` minus `other` for two arms on a bounded scale.
 
         If an arm is at a limit of the scale, the true difference may be larger than the measured
-        one: a large difference can still be concluded, a small one cannot.
+        one. A large difference can then still be concluded, but a small one cannot.
         """
         pairs = zip(one.scores, other.scores, strict=True)
         effect = cls.over([a - b for a, b in pairs], name, unit)
@@ -136,7 +138,8 @@ class Effect:
         )  # fmt: skip
 
     def above(self, least: float) -> VerdictLabel:
-        """Verdict on the claim that the effect is above `least`: its whole interval must be."""
+        """Return the verdict on the claim that the effect is above `least`. It is supported if the
+        whole interval is."""
         if self._both_at_same_limit:
             return "cannot tell"
         if self.low > least:
@@ -146,7 +149,8 @@ class Effect:
         return "undecided"
 
     def below(self, most: float) -> VerdictLabel:
-        """Verdict on the claim that the effect is below `most`: its whole interval must be."""
+        """Return the verdict on the claim that the effect is below `most`. It is supported if the
+        whole interval is."""
         if self._both_at_same_limit:
             return "cannot tell"
         if self.high < most:
@@ -154,8 +158,8 @@ class Effect:
         return "refuted" if self.low > most else "undecided"
 
     def within(self, most: float) -> VerdictLabel:
-        """Verdict on the claim that the effect is negligible: its whole interval must be within
-        ±`most`."""
+        """Return the verdict on the claim that the effect is negligible. It is supported if the
+        whole interval is within ±`most`."""
         if self._both_at_same_limit:
             return "cannot tell"
         if -most < self.low and self.high < most:
@@ -168,7 +172,7 @@ class Effect:
         return self.hides_more and self.hides_less
 
     def __str__(self) -> str:
-        """Mean with its interval, such as `0.42 nats (95 % interval 0.31 to 0.53)`."""
+        """Return the mean with its interval, such as `0.42 nats (95 % interval 0.31 to 0.53)`."""
         unit = spaced(self.unit)
         if self.exact or not math.isfinite(self.low + self.high):
             return f"{rounded(self.value)}{unit}"
@@ -177,16 +181,17 @@ class Effect:
 
 
 def student(seeds: int) -> float:
-    """Quantile of Student's t for the 95 % interval of the mean of this many values."""
+    """Return the 97.5 % quantile of Student's t, for the 95 % interval of a mean over `seeds`
+    values."""
     return T_QUANTILES[seeds - 2] if seeds - 2 < len(T_QUANTILES) else 1.96
 
 
 def power(distance: float, seeds: int) -> float:
-    """Statistical power: the probability that a 95 % interval over `seeds` values excludes a
-    threshold.
+    """Return the statistical power: the probability that a 95 % interval over `seeds` values
+    excludes a threshold.
 
-    Their true mean is `distance` standard deviations from it. The noncentral t distribution is
-    integrated over the standard deviation that the seeds happen to have.
+    The true mean is `distance` standard deviations from the threshold. The noncentral t
+    distribution is integrated over the sample standard deviation.
     """
     df = seeds - 1
     shift, critical = distance * math.sqrt(seeds), student(seeds)
@@ -203,8 +208,8 @@ def power(distance: float, seeds: int) -> float:
 
 @cache
 def smallest_detectable(seeds: int) -> float:
-    """Distance from a threshold, in standard deviations, that this many seeds detect with power
-    `POWER`."""
+    """Return the distance from a threshold, in standard deviations, that this number of seeds
+    detects with probability `POWER`."""
     low, high = 0.0, 100.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -213,28 +218,28 @@ def smallest_detectable(seeds: int) -> float:
 
 
 def all_of(*words: VerdictLabel) -> VerdictLabel:
-    """Verdict on a claim with several parts: one refuted part refutes it, and it is supported only
-    if all parts are."""
+    """Return the verdict on a claim with several parts. One refuted part refutes it, and it is
+    supported only if all parts are."""
     order: tuple[VerdictLabel, ...] = ("refuted", "cannot tell", "undecided")
     return next((word for word in order if word in words), "supported")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """Control measurement: a result that must come out as expected, or else the effect means
+    """Control measurement, whose result must come out as expected. Otherwise the effect means
     nothing."""
 
     name: str
     passed: bool
     said: str
-    """The measured result in one sentence."""
+    """Result of the measurement in one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
     verdict: VerdictLabel
     answer: str
-    """Answer to the question of the experiment: one sentence in plain words, without numbers."""
+    """Answer to the question of the experiment, as one plain sentence without numbers."""
 
     measured: str
     """Numbers on which the answer is based, with their intervals."""
@@ -245,7 +250,7 @@ class Verdict:
     """Additional numbers, on which the verdict does not depend."""
 
     parts: Mapping[str, VerdictLabel] = field(default_factory=dict)
-    """Verdicts on parts of the hypothesis, for sources that are about a single part."""
+    """Verdicts on parts of the hypothesis, for literature that is about a single part."""
 
     changes: str = ""
     """Description of the results that would change the verdict."""
@@ -256,13 +261,13 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeSentences:
-    """Possible answers to the question of an experiment, one plain sentence for each outcome."""
+    """Possible answers to the question of an experiment, one plain sentence for each verdict."""
 
     supported: str
     refuted: str
     undecided: str = "These runs do not answer the question: their results vary too much."
     numbers: str = ""
-    """Further measured numbers, which are shown after the effect."""
+    """Further measured numbers, which follow the effect in the answer."""
 
     changes: str = ""
     """Description of the results that would change the verdict."""
@@ -272,11 +277,11 @@ def decide(
     word: VerdictLabel, effect: Effect, answers: OutcomeSentences, controls: Sequence[Control] = (),
     more: Sequence[Effect] = (), parts: Mapping[str, VerdictLabel] | None = None,
 ) -> Verdict:  # fmt: skip
-    """Make the verdict with its answer. `word` is the verdict on the claim, `effect` the number
-    that it is based on.
+    """Return the verdict with its answer.
 
-    A failed control or a single seed makes the verdict undecided, and an arm at a limit of its
-    scale makes it `cannot tell`.
+    `word`: verdict on the claim. `effect`: number on which the verdict is based. A failed control
+    or a single seed makes the verdict `undecided`, and an arm at a limit of its scale makes it
+    `cannot tell`.
     """
     failed = [one for one in controls if not one.passed]
     parts = dict(parts or {})
@@ -309,13 +314,13 @@ def decide(
 
 
 def capitalised(text: str) -> str:
-    """Capitalize the first word of a text, unless it has capital letters inside."""
+    """Capitalize the first word of a text, unless the word contains capital letters."""
     first = text.partition(" ")[0]
     return text if first != first.lower() else text[:1].upper() + text[1:]
 
 
 def power_of(effect: Effect) -> str:
-    """Sentence about the smallest effect that these seeds could have detected."""
+    """Return a sentence about the smallest effect that these seeds could have detected."""
     return (
         f"These {effect.seeds} seeds detect a distance of {rounded(effect.detectable)}"
         f"{spaced(effect.unit)} from the bar in {100 * POWER:.0f} % of cases."
@@ -323,7 +328,7 @@ def power_of(effect: Effect) -> str:
 
 
 def spaced(unit: str) -> str:
-    """Unit as it is written after a number, with a space unless it is % or ×."""
+    """Return a unit as it is written after a number: after a space, except for % and ×."""
     return f" {unit}" if unit and unit not in "%×" else unit
 
 
@@ -338,7 +343,7 @@ def rounded(value: float) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Convert a value to JSON types; NaN and infinities become None."""
+    """Convert a value to JSON types. NaN and infinities become None."""
     if isinstance(value, dict):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Workspace for one seed of an experiment: its folder, resumable trainings, and stored
+"""Workspace for one seed of an experiment, with its folder, resumable training runs and cached
 measurements."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ QUICK_SETTINGS: dict[str, Any] = {
     "train.lr": 2e-3,
     "train.batch_tokens": 1024, "train.average": 1, "train.keep": 1, "train.metric": "loss",
     "train.threads": 1, "train.precision": "fp32", "tokenizer.kind": "words", }  # fmt: skip
-"""Settings of every training run in a quick experiment. An experiment may override them."""
+"""Settings of all training runs in a quick experiment. An experiment may override them."""
 
 
 REVERSAL_SETTINGS: dict[str, Any] = {
@@ -36,11 +36,11 @@ REVERSAL_SETTINGS: dict[str, Any] = {
     "model.d_ff": 96, "train.lr": 8e-3, "train.batch_tokens": 512, "train.steps": 300,
     "train.warmup": 30, "train.clip": 1.0, "decode.beam": 1,
 }  # fmt: skip
-"""Settings of a translator that learns to reverse eight words within eight seconds."""
+"""Settings of a small translator that learns to reverse eight words within eight seconds."""
 
 
 class OutOfTime(Exception):
-    """Raised when the time budget is used up; finished measurements are kept."""
+    """Raised when the time budget is used up. Finished measurements are kept."""
 
 
 @dataclass(kw_only=True)
@@ -55,7 +55,7 @@ class Workspace:
     progress: Progress = SILENT
     stage: ProgressStage | None = None
     deadline: float | None = None
-    """Time limit as a value of `time.monotonic`; None: no limit."""
+    """Deadline, as a `time.monotonic()` value; None if there is none."""
 
     doubts: list[str] = field(default_factory=list)
 
@@ -64,7 +64,7 @@ class Workspace:
         return quick if self.quick else full
 
     def doubt(self, reason: str) -> None:
-        """Record a reason why the data cannot support a verdict, which will then be `undecided`."""
+        """Record a reason why the data is insufficient. The verdict will then be `undecided`."""
         if reason not in self.doubts:
             self.doubts.append(reason)
 
@@ -80,10 +80,11 @@ class Workspace:
         columns: Mapping[str, Any] | None = None,
         start: str | os.PathLike[str] = "none",
     ) -> Run:
-        """Train a run once: load it if it is finished, resume it if it was stopped.
+        """Train a run, resume it if it was stopped, or load it if it is finished.
 
-        `name`: its folder inside the folder of the seed. `settings` override `QUICK_SETTINGS`. With
-        `start`, both are applied without the settings that come with the weights.
+        `name`: name of the run's folder in the folder of the seed. `settings`: override
+        `QUICK_SETTINGS`. `start`: run whose weights are used; settings that it passes on with its
+        weights are then ignored.
         """
         out = self.folder / "runs" / name
         said = {**QUICK_SETTINGS, "train.seed": 1 + self.seed, **(settings or {})}
@@ -109,9 +110,9 @@ class Workspace:
         return run
 
     def cached(self, name: str, measure: Callable[[], Value]) -> Value:
-        """Return the result of `measure` as JSON values.
+        """Return the result of `measure`, converted to JSON types.
 
-        It is computed once and stored in the folder of the seed.
+        It is computed once and stored in the folder of the seed under `name`.
         """
         path = self.folder / "measured" / f"{name}.json"
         if path.is_file():
@@ -127,7 +128,7 @@ class Workspace:
         return value
 
     def lines(self, path: Path, least: int, what: str) -> list[str]:
-        """Read the lines of the user's file. Fewer than `least` lines make the verdict
+        """Return the lines of the user's file. With fewer than `least` lines, the verdict will be
         undecided."""
         try:
             found = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -138,8 +139,8 @@ class Workspace:
         return found
 
     def text(self, usual: Callable[[], str], least: int = 100_000) -> str:
-        """Read the user's text, or the default one. A text shorter than `least` characters makes
-        the verdict undecided."""
+        """Return the user's text, or the default one. If it has fewer than `least` characters, the
+        verdict will be undecided."""
         if self.data is None:
             return usual()
         text = "\n".join(self.lines(self.data, 1, "lines"))
@@ -174,7 +175,7 @@ class Workspace:
 
 
 def is_inherited(key: str) -> bool:
-    """Whether a run that starts from another one inherits this setting with its weights."""
+    """Return whether a run that starts from another run inherits this setting with the weights."""
     return key.startswith("tokenizer.") or (key.startswith("model.") and key != "model.dropout")
 
 
