@@ -1,7 +1,9 @@
-"""Stream of predictions of opened runs, in the order of the inputs, also with concurrent callers.
+"""Iterator over the predictions of loaded runs, in input order, which several threads can use at
+once.
 
 The lock of the models is held while a predictor computes, but not while it waits for more input.
-Callers therefore take turns, and the iterator that supplies the inputs may use the same models.
+Concurrent callers therefore take turns, and the iterator that supplies the inputs may use the same
+models.
 """
 
 from __future__ import annotations
@@ -20,11 +22,15 @@ from headway.tasks.task import InferenceRequest, Predictor, find_task
 
 
 class AnswerStream(Iterator[Answer]):
-    """Iterator of answers to `questions`.
+    """Iterator over the answers to `questions`.
 
-    `keep`: an input that cannot be answered yields an answer with its error; otherwise the first
-    error is raised. `again`: if one input makes a whole batch fail, the inputs of that batch are
-    tried again one by one. `live`: yield each answer as soon as it is available."""
+    Args:
+        keep: Yield an answer with an error for each input that cannot be answered. False: raise the
+            first error.
+        again: Retry the inputs of a failed batch one by one, so that one input cannot fail the
+            others.
+        live: Yield each answer as soon as it is available.
+    """
 
     def __init__(
         self,
@@ -44,10 +50,10 @@ class AnswerStream(Iterator[Answer]):
         self._size = FIRST_WINDOW if media_settings(use.settings) is None else FIRST_MEDIA
         self._ready: deque[ParsedInput] = deque()
         self._pending: deque[ParsedInput] = deque()
-        """Inputs passed to the predictor that are not answered yet."""
+        """Inputs that were passed to the predictor and have no answer yet."""
 
         self._failed: deque[tuple[int, ParsedInput]] = deque()
-        """Invalid inputs with their indices."""
+        """Invalid inputs, each with its index among all inputs."""
 
         self._n_answered = self._n_read = 0
         self._input_error: Exception | None = None
@@ -60,7 +66,7 @@ class AnswerStream(Iterator[Answer]):
         self._answers.close()  # type: ignore[attr-defined]
 
     def summary(self) -> str:
-        """A line for people about the inputs that were processed so far."""
+        """Return a line for people that summarizes the inputs processed so far."""
         return self.predictor.summary()
 
     def _release_lock(self, done: int, total: int) -> None:
@@ -89,7 +95,7 @@ class AnswerStream(Iterator[Answer]):
             raise self._input_error
 
     def _one_by_one(self) -> Iterator[Answer]:
-        """Answers to the inputs of a failed batch, predicted one by one."""
+        """Yield the answers to the inputs of a failed batch, which are predicted one by one."""
         while self._pending:
             yield from self._errors()
             asked = self._pending.popleft()
@@ -109,7 +115,7 @@ class AnswerStream(Iterator[Answer]):
         return replace(answer, id=asked.id, row=asked.row)
 
     def _errors(self) -> Iterator[Answer]:
-        """Answers of invalid inputs that come before the next valid input."""
+        """Yield the error answers of the invalid inputs that precede the next valid input."""
         while self._failed and self._failed[0][0] == self._n_answered:
             _, asked = self._failed.popleft()
             self._n_answered += 1
@@ -126,8 +132,8 @@ class AnswerStream(Iterator[Answer]):
             yield asked.value
 
     def _wait(self) -> None:
-        """Read more inputs while other callers may compute. In `live` mode a separate thread reads,
-        which does not hold the lock."""
+        """Read more inputs without holding the lock, so that other callers can compute. In `live`
+        mode a separate thread reads, which does not hold the lock anyway."""
         lock = self.use.opened.lock
         if self.live:
             self._fill(1)

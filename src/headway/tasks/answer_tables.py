@@ -1,6 +1,6 @@
-"""Tables of answers: the columns of the input and the predictions beside them.
+"""Tables of predictions, with the columns of the input.
 
-Spreadsheets evaluate cells of CSV and TSV files that look like formulas. Such texts get a leading
+Spreadsheets evaluate cells of CSV and TSV files that look like formulas. These texts get a leading
 apostrophe; numbers are not changed. JSONL and Parquet files keep all texts unchanged.
 """
 
@@ -24,8 +24,7 @@ from headway.tasks.format import to_cells
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
 
 HALVES = "backslashreplace"
-"""Error handler for lone surrogates, which JSON allows and UTF-8 does not: they are written as
-`\\ud800`."""
+"""Error handler that writes lone surrogates as `\\ud800`: JSON allows them, but UTF-8 does not."""
 
 RowCells = Mapping[str, object]
 
@@ -34,19 +33,21 @@ _NUMBER = re.compile(r"[+-]?(\d[\d.,]*|\.\d+)([eE][+-]?\d+)?\s*%?")
 
 
 def is_table(path: str | Path) -> bool:
-    """Whether answers that are saved to this path become a table."""
+    """Return whether answers saved to this path are written as a table, judged by its extension."""
     return Path(path).suffix.lower() in ENDINGS
 
 
 def without_formula(text: str) -> str:
-    """The text, with an apostrophe before it if a spreadsheet would evaluate it as a formula."""
+    """Return the text, with a leading apostrophe if a spreadsheet would evaluate it as a
+    formula."""
     if not text or text[0] not in "=+-@\t\r":
         return text
     return f"'{text}" if _FORMULA.match(text) and not _NUMBER.fullmatch(text) else text
 
 
 def free_names(names: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
-    """Column names for the answers that do not clash with the input columns."""
+    """Return a column name for each answer field, with the prefix `predicted_` if an input column
+    has its name."""
     taken = set(taken)
     found = {}
     for name in names:
@@ -59,24 +60,31 @@ def free_names(names: Iterable[str], taken: Iterable[str]) -> dict[str, str]:
 
 
 class AnswerTable:
-    """Writer of a table, row by row.
+    """Writes a table row by row.
 
     The file is created with the first row, so an earlier failure leaves no file. Rows that were
-    written before a later failure are kept."""
+    written before a later failure are kept.
+    """
 
     def __init__(
         self, path: str | Path, given: Sequence[str], answered: Sequence[str],
         part: Path | None = None,
     ) -> None:  # fmt: skip
-        """`given`: columns of the input; `answered`: keys of `to_cells` that may occur;
-        `part`: temporary file to write to, if not `path` itself."""
+        """Prepare the writer; the file is not created yet.
+
+        Args:
+            path: Table file, whose extension selects the format.
+            given: Columns of the input.
+            answered: Keys that the result of `to_cells` may have.
+            part: Temporary file to write to. None: write to `path` itself.
+        """
         self.path, self.ending = Path(path), Path(path).suffix.lower()
         self.part = part or self.path
         self.names = free_names(answered, given)
         self.columns = [*given, *self.names.values()]
         self.n_formulas = 0
         self.rows: list[dict[str, object]] = []
-        """Rows of a Parquet file, which is written at the end."""
+        """Rows of a Parquet file, which is written in one go when the table is closed."""
 
         self.file: IO[str] | None = None
 
@@ -142,7 +150,7 @@ class AnswerTable:
         return safe
 
     def summary(self) -> str:
-        """A line about cells that got an apostrophe; empty if none did."""
+        """Return a line about cells that got an apostrophe; empty if none did."""
         if not self.n_formulas:
             return ""
         some = "s begin" if self.n_formulas > 1 else " begins"
@@ -176,7 +184,8 @@ def _write_parquet(path: Path, columns: Sequence[str], rows: Sequence[RowCells])
             found = arrow.array(values)
             if "struct<>" not in str(found.type):
                 return found
-        # Parquet cannot hold mixed types, numbers over 64 bits or empty objects: store text.
+        # Store these values as text, because Parquet cannot hold mixed types, numbers over 64 bits
+        # or empty objects.
         texts = (None if one is None else _as_text(one) for one in values)
         return arrow.array([one and one.encode("utf-8", HALVES).decode() for one in texts])
 
@@ -188,9 +197,11 @@ def _write_parquet(path: Path, columns: Sequence[str], rows: Sequence[RowCells])
 
 
 def save_table(answers: Sequence[Answer], path: Path) -> None:
-    """Write a table with one row per answer. Its first columns are those of the input if the inputs
-    were rows of a table, otherwise `id` and `place` if they are known. The columns of the answer
-    follow."""
+    """Write a table with one row per answer.
+
+    If the inputs were rows of a table, their columns come first; otherwise `id` and `place`, if
+    known. The columns of the answer follow.
+    """
     rows = [dict(_given(one)) for one in answers]
     cells = [to_cells(one) for one in answers]
     given = dict.fromkeys(name for row in rows for name in row)

@@ -1,7 +1,7 @@
-"""Answers (predictions) of models: one frozen class for each kind, and lists of them.
+"""Answers (predictions) of models: one frozen class for each kind, and lists of answers.
 
-Every answer has a text; each kind adds its own fields. `tasks/format.py` turns the fields into
-printed lines, JSON, cells of a table and HTML.
+Every answer has a text; each kind adds its own fields. `tasks/format.py` converts the fields to
+printed lines, JSON, table cells and HTML.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headway.tasks.format import PrintOptions
 
 JsonDict = dict[str, Any]
-"""JSON object."""
+"""JSON object as a Python dictionary."""
 
 Float32Array = NDArray[np.float32]
 AnyArray = NDArray[np.generic]
@@ -46,26 +46,26 @@ class Answer:
     """The `id` of the input, if it had one."""
 
     place: str = ""
-    """Name of the input: a file, or a place in a list of files."""
+    """Name of the input: a file name, or the line of a list of files."""
 
     source: str | None = None
     """Input text; None if the input is not a text, or if the answer does not keep it."""
 
     row: Mapping[str, object] | None = field(default=None, repr=False, compare=False)
-    """Row of the input table, without columns that hold media."""
+    """Row of the input table, without its media columns; None if the input was not a table row."""
 
     notes: tuple[str, ...] = ()
-    """Remarks about the answer, such as that the input was cut off."""
+    """Remarks about the answer, for example that the input was truncated."""
 
     error: str = ""
-    """Reason why there is no answer, if the input could not be read."""
+    """Reason why there is no answer, if the input could not be read; otherwise empty."""
 
     silent: bool = False
-    """Whether the input is audio without sound, so that the answer is meaningless."""
+    """Whether the input is silent audio, so that the answer is meaningless."""
 
     @property
     def others(self) -> tuple[Self, ...]:
-        """Next-best answers, of the same kind."""
+        """Next-best answers of the same class."""
         return ()
 
     def to_dict(self) -> JsonDict:
@@ -89,7 +89,7 @@ class Answer:
         """Write this answer to a file, as `Answers.save` does.
 
         Args:
-            path: File whose ending selects the format.
+            path: File whose extension selects the format.
         """
         Answers([self]).save(path)
 
@@ -97,7 +97,7 @@ class Answer:
         return self.text
 
     def __repr__(self) -> str:
-        """The fields that differ from their defaults, each shortened."""
+        """Return the fields that differ from their defaults, each shortened."""
         said = (
             f"{one.name}={SHORT.repr(getattr(self, one.name))}" for one in fields(self)
             if one.repr and not _is_default(one, getattr(self, one.name))
@@ -131,12 +131,13 @@ ANSWER_FIELDS = frozenset(one.name for one in fields(Answer))
 
 
 def mean_probability(log_probs: Sequence[float]) -> float | None:
-    """Geometric mean of probabilities, or None without values."""
+    """Return the geometric mean of the probabilities, given their logarithms; None if there are
+    none."""
     return float(np.exp(np.mean(log_probs))) if len(log_probs) else None
 
 
 def attributes_of(kind: type[Answer]) -> list[str]:
-    """Public fields and properties of an answer class, in order."""
+    """Return the names of the public fields and properties of an answer class, in order."""
     named = [one.name for one in fields(kind)]
     more = [name for name in dir(kind) if isinstance(getattr(kind, name), property)]
     return [*dict.fromkeys([*named, *more])]
@@ -144,25 +145,30 @@ def attributes_of(kind: type[Answer]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LabelAnswer(Answer):
-    """Answer of a classifier: one class."""
+    """Answer of a classifier with one class per input."""
 
     classes: tuple[str, ...]
-    """All classes of the run, in its order."""
+    """Names of all classes of the run, in the order of the model's outputs."""
 
     probs: tuple[float, ...]
     """Probability of each class, in the order of `classes`."""
 
     log_probs: tuple[float, ...] = ()
     """Log-probability of each class label as generated text, if a language model chose among the
-    labels."""
+    labels; otherwise empty."""
 
     top: int | None = None
-    """Number of requested classes; None: only the best."""
+    """Number of most likely classes that were requested; None: only the best."""
 
     @classmethod
     def of(cls, classes: Sequence[str], shares: Iterable[float], **other: Any) -> LabelAnswer:
-        """Build the answer from the probability of each class; the first of equally likely classes
-        wins. `other`: further fields of the answer."""
+        """Build the answer from the probability of each class.
+
+        Args:
+            classes: Names of all classes.
+            shares: Probability of each class. The first of equally likely classes is chosen.
+            **other: Further fields of the answer.
+        """
         values = tuple(map(float, shares))
         best = max(range(len(values)), key=values.__getitem__)
         return cls(
@@ -176,7 +182,7 @@ class LabelAnswer(Answer):
 
     @property
     def probabilities(self) -> dict[str, float]:
-        """Probability of each class."""
+        """Probability of each class, by class name."""
         return dict(zip(self.classes, self.probs, strict=True))
 
     @property
@@ -194,36 +200,37 @@ class LabelsAnswer(Answer):
     """Answer of a multi-label classifier: any number of labels."""
 
     labels: tuple[str, ...]
-    """Labels with a probability of at least `classify.threshold`, the most likely first."""
+    """Predicted labels, most likely first: those with a probability of at least
+    `classify.threshold`."""
 
     classes: tuple[str, ...]
-    """All labels of the run, in its order."""
+    """Names of all labels of the run, in the order of the model's outputs."""
 
     probs: tuple[float, ...]
     """Independent probability of each label, in the order of `classes`."""
 
     top: int | None = None
-    """Number of requested labels; None: only the predicted ones."""
+    """Number of most likely labels that were requested; None: only the predicted ones."""
 
     @property
     def probabilities(self) -> dict[str, float]:
-        """Probability of each label."""
+        """Probability of each label, by label name."""
         return dict(zip(self.classes, self.probs, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class NumberAnswer(Answer):
-    """Answer of a regression: a number in the unit of the training data."""
+    """Answer of a regression model: a number in the unit of the training data."""
 
     value: float
-    """The number."""
+    """Predicted number, in the unit of the training data."""
 
     def __float__(self) -> float:
         return self.value
 
 
 class AnswerSpan(NamedTuple):
-    """Consecutive words with one type, such as an entity."""
+    """Span of consecutive words with one type, such as a named entity."""
 
     type: str
     first: int
@@ -251,7 +258,7 @@ class TagAnswer(Answer):
     """One tag per word."""
 
     marked: bool = False
-    """Whether the tags mark spans (B-, I-, O)."""
+    """Whether the tags mark spans with prefixes such as B- and I-."""
 
     offsets: tuple[tuple[int, int], ...] = ()
     """Start and end of each word in `source`, in characters; empty if the input was a list of
@@ -259,7 +266,7 @@ class TagAnswer(Answer):
 
     @property
     def spans(self) -> tuple[AnswerSpan, ...]:
-        """Spans marked by the tags; empty for tags that do not mark spans."""
+        """Spans that the tags mark; empty for tags that do not mark spans."""
         from headway.metrics.spans import spans
 
         found = spans(self.tags) if self.marked else []
@@ -274,49 +281,51 @@ class TagAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class WordAnswer(Answer):
-    """One line of CoNLL columns: a word with its tag, or a line between two sentences."""
+    """One line of CoNLL output: a word with its tag, or the separator line between two
+    sentences."""
 
     word: str = ""
-    """Empty for a line between sentences, which is the text of the answer."""
+    """The word; empty for a separator line, whose content is `text`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TextAnswer(Answer):
-    """Generated text."""
+    """Generated text, such as a translation, caption or continuation."""
 
     tokens: tuple[str, ...] = ()
-    """Tokens in readable form, without the end token."""
+    """Generated tokens in readable form, without the end token."""
 
     token_log_probs: tuple[float, ...] = ()
-    """Log-probability of each token; in a finished text the last one is that of the end token."""
+    """Log-probability of each generated token; the last one is that of the end token if the text is
+    finished."""
 
     log_prob: float = 0.0
     """Sum of the log-probabilities of all tokens."""
 
     ranking_score: float = 0.0
-    """Log-probability with the length penalty; `others` are ranked by it."""
+    """Log-probability with the length penalty applied, by which `others` are ranked."""
 
     finished: bool = True
-    """Whether the text ended with an end token and not at a limit."""
+    """Whether generation ended with an end token, not at a length limit."""
 
     stopped_by: str | None = None
-    """Stop string that ended the text, if one did."""
+    """Stop string that ended generation; None if there was none."""
 
     parts: int = 1
-    """Number of parts that a long source was split into."""
+    """Number of parts that a long source was split into; 1: not split."""
 
     cut: bool = False
-    """Whether the end of a long source was cut off."""
+    """Whether the end of a long source was truncated."""
 
     size: tuple[int, int] | None = None
-    """Height and width of the image that `alignment` refers to."""
+    """Height and width in pixels of the image that `alignment` refers to; None for texts."""
 
     alignment: tuple[tuple[int, int], ...] | tuple[AttendedRegion, ...] | None = None
-    """Pairs of word indices of source and text, from 0; for an image, the part that each word
-    attended to. None without `alignments=True`."""
+    """Alignment of the output words. Texts: pairs of word indices of source and output, from 0.
+    Images: the region that each word attended to. None without `alignments=True`."""
 
     rest: tuple[TextAnswer, ...] = field(default=(), repr=False)
-    """Next-best answers, which `others` returns."""
+    """Storage of the next-best answers, which `others` returns."""
 
     @property
     def others(self) -> tuple[Self, ...]:
@@ -325,32 +334,33 @@ class TextAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ContinuationAnswer(TextAnswer):
-    """Text that continues a prompt, which is the `source`."""
+    """Text that continues a prompt; the prompt is in `source`."""
 
     prompted: bool = True
-    """Whether the text is printed after its prompt."""
+    """Whether the prompt is printed before the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class FieldAnswer(ContinuationAnswer):
-    """Generated field of a document."""
+    """Generated field of a document, such as its title or body."""
 
     field: str
-    """Name of the field."""
+    """Name of the generated field."""
 
     document: Mapping[str, str]
-    """All fields of the document, with the generated one."""
+    """All fields of the document, including the generated one, by name."""
 
 
 class AnswerSegment(NamedTuple):
-    """The transcript of a stretch of a recording, from `start` to `end` in seconds."""
+    """Transcript of a section of a recording, from `start` to `end` in seconds."""
 
     start: float
     end: float
     text: str
     tokens: tuple[int, ...] = ()
     log_prob: float | None = None
-    """Mean over the tokens and the end token; None if nothing was decoded, as for silence."""
+    """Mean log-probability over the tokens and the end token; None if nothing was decoded, as for
+    silence."""
 
     compression_ratio: float | None = None
     """Length of the text in bytes divided by its length after zlib compression. Repetitive text has
@@ -362,24 +372,24 @@ class AnswerSegment(NamedTuple):
     temperature: float = 0.0
     silent: bool = False
     doubtful: bool = False
-    """Whether the text is unreliable: repetitive or improbable."""
+    """Whether the text is unreliable, because it is repetitive or improbable."""
 
     tries: int = 1
-    """Number of attempts at several temperatures."""
+    """Number of decoding attempts, each at a higher temperature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TranscriptAnswer(Answer):
-    """Transcript of a recording."""
+    """Transcript of an audio recording."""
 
     segments: tuple[AnswerSegment, ...] = ()
-    """Stretches of the recording with their transcripts."""
+    """Transcripts of consecutive sections of the recording."""
 
     words: tuple[WordTiming, ...] = ()
-    """Words with `text`, `start`, `end` and `confidence`."""
+    """Words of the transcript with `text`, `start`, `end` (in seconds) and `confidence`."""
 
     seconds: float = 0.0
-    """Length of the recording."""
+    """Length of the recording in seconds."""
 
     log_prob: float = 0.0
     """Mean log-probability of the tokens."""
@@ -392,7 +402,7 @@ class TokenGuess(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class GapAnswer(Answer):
-    """Text with its gaps filled."""
+    """Input text with its gaps filled by the most likely words."""
 
     gaps: tuple[tuple[TokenGuess, ...], ...] = ()
     """The `n_best` most likely words for each gap."""
@@ -400,10 +410,10 @@ class GapAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class VectorAnswer(Answer):
-    """Embedding vector of an input."""
+    """Embedding vector of one input."""
 
     vector: Float32Array = field(compare=False)
-    """The vector."""
+    """The embedding: an array of shape (d,)."""
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> AnyArray:
         return np.array(self.vector, dtype)
@@ -411,33 +421,37 @@ class VectorAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class NearestAnswer(VectorAnswer):
-    """Nearest candidate of an input, by cosine."""
+    """Candidate nearest to an input, by the cosine of their embeddings."""
 
     cosine: float
-    """Cosine of the nearest candidate."""
+    """Cosine between the input and its nearest candidate."""
 
     near: tuple[tuple[str, float], ...] = ()
-    """Nearest candidates with their cosines, the nearest first."""
+    """Nearest candidates with their cosines, nearest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SpeakerAnswer(NearestAnswer):
-    """Nearest enrolled speaker, or the comparison with one recording."""
+    """Speaker of a recording: the nearest enrolled speaker, or the result of a comparison with one
+    other recording."""
 
     against: str | None = None
-    """Recording to compare with; None for a list of speakers."""
+    """Name of the recording to compare with; None if the speaker is identified among enrolled
+    speakers."""
 
     threshold: float | None = None
-    """Least cosine that counts as the same speaker, if known."""
+    """Minimum cosine that counts as the same speaker; None for a list of speakers, or if the run
+    has logged no threshold."""
 
     @property
     def same(self) -> bool | None:
-        """Whether both recordings have the same speaker; None without a threshold."""
+        """Whether the cosine reaches the threshold, which means the same speaker; None without a
+        threshold."""
         return None if self.threshold is None else self.cosine >= self.threshold
 
 
 class Answers(list[Answer]):
-    """List of answers in the order of their inputs."""
+    """List of answers, in the order of their inputs."""
 
     @overload
     def __getitem__(self, place: SupportsIndex) -> Answer: ...
@@ -460,22 +474,22 @@ class Answers(list[Answer]):
 
     @property
     def texts(self) -> list[str]:
-        """Texts of all answers."""
+        """Text of each answer."""
         return [answer.text for answer in self]
 
     @property
     def labels(self) -> list[str]:
-        """Labels of all answers, from a classifier of one label."""
+        """Label of each answer, for a classifier with one class per input."""
         return [answer.label for answer in self]
 
     @property
     def scores(self) -> list[float | None]:
-        """Scores of all answers."""
+        """Score of each answer."""
         return [answer.score for answer in self]
 
     @property
     def vectors(self) -> Float32Array:
-        """Vectors of all answers, an array (n, d)."""
+        """Embedding vectors of all answers, as an array of shape (n, d)."""
         return np.stack([answer.vector for answer in self]) if self else np.zeros((0, 0), "f4")
 
     def to_dicts(self) -> list[JsonDict]:
@@ -483,7 +497,7 @@ class Answers(list[Answer]):
         return [answer.to_dict() for answer in self]
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> AnyArray:
-        """The vectors if all answers have one, otherwise the texts."""
+        """Return the vectors if all answers have one, otherwise the texts."""
         if self and all(isinstance(answer, VectorAnswer) for answer in self):
             return np.asarray(self.vectors, dtype)
         return np.array(self.texts, str if dtype is None else dtype)
@@ -492,8 +506,8 @@ class Answers(list[Answer]):
         """Write all answers to one file.
 
         Args:
-            path: File whose ending selects the format. `.txt`: one line per answer. `.csv`, `.tsv`,
-                `.parquet`: columns of the input and the answers. `.jsonl`: output of `--json`.
+            path: File whose extension selects the format. `.txt`: one line per answer. `.csv`,
+                `.tsv`, `.parquet`: columns of the input and the answers. `.jsonl`: output of `--json`.
                 `.npy`: vectors. `.srt`, `.vtt`: subtitles. `.conll`: tagged words.
 
         Example:
@@ -603,4 +617,4 @@ SAVERS: dict[str, Callable[[Answers, Path], None]] = {
 
 
 MOST_REPR = 20
-"""Number of answers in a `repr`."""
+"""Maximum number of answers that a `repr` shows: one screen."""

@@ -1,4 +1,4 @@
-"""Captions for images and videos: an encoder of patches and a text decoder."""
+"""Captioning of images and videos, by an image encoder over patches and a text decoder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from headway.tasks.task import InferenceRequest, Predictor
 
 
 class CaptionTask(Seq2SeqTask):
-    """Captioning of images and videos."""
+    """Task of captioning images and videos."""
 
     samples = 12
     unit = "images"
@@ -85,7 +85,7 @@ class CaptionTask(Seq2SeqTask):
         return settings.caption.hide
 
     def eval_set(self, prepared: PreparedData, items: Seq2SeqDataset) -> EvalSet:
-        """Each image once, with all its captions as references."""
+        """Return the validation images, each once, with all its captions as references."""
         texts = [items.text(example) for example in items.example_index]
         rows, references = group_by_image(prepared.valid, texts)
         places = [str(example["place"]) for example in prepared.valid_examples]
@@ -110,7 +110,7 @@ class CaptionTask(Seq2SeqTask):
         return CaptionPredictor(use)
 
     def test_set(self, use: InferenceRequest, files: DataSettings) -> EvalSet:
-        """Each image once, with all its captions as references."""
+        """Return the test images, each once, with all its captions as references."""
         settings, shape = use.settings, media_settings_of(use.settings)
         media = MediaSpec.of(settings.caption.modality, shape, WRITTEN)
         given = evaluation_media(
@@ -139,8 +139,8 @@ class CaptionTask(Seq2SeqTask):
 
 
 def group_by_image(items: Columns, texts: Sequence[str]) -> tuple[list[int], list[list[str]]]:
-    """The first row and all captions of each image; a manifest has one line per caption, and so may
-    contain an image several times."""
+    """Return the index of the first row of each image, and all its captions. A data file has one
+    row per caption, so an image may occur several times."""
     found: dict[int, tuple[int, list[str]]] = {}
     for row, (key, text) in enumerate(zip(items.hashes.tolist(), texts, strict=True)):
         found.setdefault(key, (row, []))[1].append(text)

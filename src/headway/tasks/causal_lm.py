@@ -1,4 +1,5 @@
-"""Causal language modelling of plain documents or of documents that consist of fields."""
+"""Causal language modelling of plain documents, or of documents with fields such as title and
+body."""
 
 from __future__ import annotations
 
@@ -73,34 +74,38 @@ NGRAMS = "n-grams"
 HALVES = "n-grams from the other half"
 
 FEW_TOKENS = 512
-"""Vocabulary size up to which tokens are little more than characters: bytes and special tokens have
-up to about 300."""
+"""Vocabulary size up to which tokens are little more than characters: byte vocabularies have about
+300 tokens, including special tokens."""
 
 BLOCK = 1024
-"""Length in tokens of the blocks that are read to count target tokens; the counts do not depend on
+"""Length in tokens of the blocks in which target tokens are counted. The counts do not depend on
 it."""
 
 SAMPLES = 3
-"""Number of documents that an evaluation continues, for the report."""
+"""Number of documents for which an evaluation generates a continuation, as examples in the
+report."""
 
 SAMPLE_START, SAMPLE_TOKENS = 17, 64
-"""Tokens that are given of each sample, and tokens that are generated: about a line, and a short
-paragraph."""
+"""Numbers of prompt tokens and of generated tokens for each example in the report: about a line,
+and a short paragraph."""
 
 NEXT = EachRow("words")
-"""Every position predicts the next token."""
+"""Readout of language models: one next-token distribution per position."""
 
 
 def default_order(vocab_size: int) -> int:
-    """Default order (longest n-gram) of an n-gram model: higher for small vocabularies, whose
-    tokens carry little information. A higher order improved the loss by less than a hundredth on
-    every text and vocabulary that was tried, and makes the table half as large again."""
+    """Return the default order (longest n-gram) of an n-gram model.
+
+    Small vocabularies get a higher order, because their tokens carry little information. A still
+    higher order improved the loss by less than a hundredth on every text and vocabulary that was
+    tried, and made the table 1.5 times as large.
+    """
     return 7 if vocab_size <= FEW_TOKENS else 5
 
 
 @dataclass(frozen=True)
 class CausalLMDataset:
-    """Windows of documents as inputs, with the next token of each position as target."""
+    """Windows of documents as inputs, with the next token as the target of each position."""
 
     source: DocumentTokens
     tokenizer: Tokenizer
@@ -129,14 +134,15 @@ class CausalLMDataset:
         return int(self.cut.length[rows].sum())
 
     def tokens(self, rows: IntArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Concatenated tokens of these windows, and the token that follows each of them."""
+        """Return the concatenated tokens of these windows, and for each token the one that follows
+        it."""
         epoch = DEFAULT_EPOCH if self.epoch_seed is None else self.epoch_seed.epoch
         return self.source.read(epoch, *(part[rows] for part in vars(self.cut).values()))
 
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
     ) -> Batch[Tensor]:
-        """A batch in which every position has a target, the token that follows it."""
+        """Return a batch of windows in which the target of each position is the next token."""
         inputs, labels = self.tokens(rows)
         lengths = self.cut.length[rows]
         layout = layout_of(lengths, fixed)
@@ -274,8 +280,8 @@ def causal_lm_dataset(
 
 
 def stream_of(texts: Columns, tokenizer: Tokenizer, settings: RunSettings) -> DocumentTokens:
-    """Tokens of the training documents; with `data.fields`, those of documents that consist of
-    fields."""
+    """Return the tokens of the training documents. With `data.fields`, each document consists of
+    fields with marks around them."""
     if not settings.data.fields:
         return DocumentStream(texts["text"], tokenizer.bos, tokenizer.eos)
     stores = {name: texts.tokens(name) for name in settings.data.fields}
@@ -289,12 +295,12 @@ def _n_tokens(texts: Columns) -> int:
 
 
 def context_of(run: Resolved) -> int:
-    """Context length that a language model was trained with, in tokens."""
+    """Return the context length in tokens that a language model was trained with."""
     return min(run.complete.context or run.model.max_len, run.model.max_len)
 
 
 def check_language(opened: LoadedRun) -> None:
-    """Raise an error if one of the runs is not a language model."""
+    """Raise an error if one of the loaded runs is not a language model."""
     for folder, run in zip(opened.folders, opened.runs, strict=True):
         if not isinstance(run.model, DecoderSettings) or "words" not in run.model.heads:
             kind = run.task if run.model is None else f"{family_of(run.model)} model"
@@ -304,12 +310,12 @@ def check_language(opened: LoadedRun) -> None:
             )
 
 
-# Scores
+# Negative log-likelihoods and scores
 
 
 def likelihood(asked: EvalPass, items: CausalLMDataset) -> tuple[float, int]:
-    """Negative log-likelihood in nats and number of tokens, for all windows or the first
-    `asked.max_examples` of them."""
+    """Return the negative log-likelihood in nats and the number of tokens, for the first
+    `asked.max_examples` windows (None: all)."""
     rows, total = np.arange(len(items.cut))[: asked.max_examples], 0.0
     for _, batch in asked.batches(items, rows):
         total += float(word_loss(NEXT.read(asked.model, *batch.streams), batch.targets, PLAIN).nll)
@@ -317,8 +323,9 @@ def likelihood(asked: EvalPass, items: CausalLMDataset) -> tuple[float, int]:
 
 
 def language_scores(total: float, count: int, examples: DocumentSet) -> dict[str, float]:
-    """Loss per token, perplexity and bits per byte, from a total loss in nats. Documents with
-    fields get no bits per byte: only the bytes of their last field (the body) are known."""
+    """Return loss per token, perplexity and bits per byte, given the total loss in nats. Documents
+    with fields get no bits per byte, because only the bytes of their last field (the body) are
+    known."""
     loss = total / max(1, count)
     found = {"loss": loss, "ppl": math.exp(min(loss, 50.0))}
     if not examples.has_fields:
@@ -328,7 +335,7 @@ def language_scores(total: float, count: int, examples: DocumentSet) -> dict[str
 
 @dataclass(frozen=True)
 class NGramBaseline:
-    """N-gram baseline counted on the training documents."""
+    """N-gram baseline, counted on the training documents."""
 
     table: KneserNey
     counted: CountedTokens
@@ -341,8 +348,8 @@ class NGramBaseline:
 
     @torch.no_grad()
     def likelihood(self, items: CausalLMDataset, most: int | None = None) -> tuple[float, int]:
-        """Negative log-likelihood in nats and number of tokens, for all windows or the first `most`
-        of them."""
+        """Return the negative log-likelihood in nats and the number of tokens, for the first `most`
+        windows (None: all)."""
         rows, total = np.arange(len(items.cut))[:most], 0.0
         for first in range(0, len(rows), 256):
             some = rows[first : first + 256]
@@ -354,7 +361,8 @@ class NGramBaseline:
 
     @property
     def name(self) -> str:
-        """Name of the baseline, with the number of tokens if only a part was counted."""
+        """Name of the baseline in score tables, with the number of counted tokens if not all were
+        counted."""
         some = f" of {self.counted.text} tokens" if self.counted.n < self.counted.of else ""
         return NGRAMS + some
 
@@ -366,7 +374,8 @@ class NGramBaseline:
 
 
 def _target_counts(items: CausalLMDataset, size: int) -> NDArray[np.int64]:
-    """Number of times that each token is a target, including field marks and end tokens."""
+    """Return how often each token of the vocabulary is a target. Field marks and end tokens are
+    counted too."""
     blocks = replace(items, context=BLOCK, epoch_seed=None)
     counts_V, most = np.zeros(size, np.int64), max(1, COUNTED // BLOCK)
     for first in range(0, min(len(blocks.cut), most), 256):
@@ -382,7 +391,7 @@ def language_frequencies(train: CausalLMDataset, valid: CausalLMDataset) -> Targ
 
 @dataclass(frozen=True)
 class DocumentSet:
-    """Documents to evaluate a language model on."""
+    """Documents on which a language model is evaluated."""
 
     columns: Columns
     dataset: CausalLMDataset
@@ -398,25 +407,28 @@ class DocumentSet:
 
 @dataclass(frozen=True)
 class LanguagePredictions:
-    """Likelihood of documents by a language model."""
+    """Negative log-likelihoods of documents under a language model."""
 
     nll: float
-    """Negative log-likelihood of all tokens, in nats."""
+    """Negative log-likelihood of all scored tokens, in nats."""
 
     n_tokens: int
     n_windows: int | None = None
-    """Number of first windows that were read; None: all."""
+    """Number of windows scored, from the first; None: all."""
 
     samples: Sequence[dict[str, str]] = ()
     of_body: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    """Negative log-likelihood and number of tokens of the last field (the body), by the fields that
-    precede it in the prompt: none or all others."""
+    """Negative log-likelihood and number of tokens of the last field (the body), by prompt:
+    `alone`, or `given the other fields`."""
 
 
 @dataclass(frozen=True)
 class CausalLMEvaluator(Evaluator[DocumentSet, LanguagePredictions]):
-    """Evaluation of a language model: loss, perplexity and bits per byte. For documents with
-    fields, a test also scores the body with and without the other fields."""
+    """Evaluation of a language model: loss, perplexity and bits per byte.
+
+    For documents with fields, an evaluation on a test set also scores the body with and without the
+    other fields.
+    """
 
     settings: Resolved
     tokenizer: Tokenizer
@@ -438,9 +450,11 @@ class CausalLMEvaluator(Evaluator[DocumentSet, LanguagePredictions]):
         })  # fmt: skip
 
     def _samples(self, model: nn.Module, dataset: CausalLMDataset) -> list[dict[str, str]]:
-        """Continuations of the first tokens of some documents."""
+        """Return continuations of the first tokens of some documents, as examples for the
+        report."""
         assert isinstance(model, Decoder)
-        # Leave half of a short context for the generated text.
+        # If the context is short, use at most half of it for the prompt, so that there is room for
+        # generated text.
         most = min(SAMPLE_START, -(-self.context // 2))
         source = dataset.source
         first = np.minimum(source.lengths(DEFAULT_EPOCH)[:SAMPLES], most)
@@ -477,9 +491,11 @@ class CausalLMEvaluator(Evaluator[DocumentSet, LanguagePredictions]):
     def baselines(
         self, data: TrainingData, examples: DocumentSet, predictions: LanguagePredictions
     ) -> Methods:
-        """Scores of simple language models: token frequencies, and n-grams unless the model is an
-        n-gram model itself. Without training data, the n-grams are counted in the other half of the
-        documents."""
+        """Return scores of simple language models: token frequencies and n-grams.
+
+        An n-gram model is not compared with n-grams. Without training data, the n-grams are counted
+        in one half of the documents and scored on the other, and vice versa.
+        """
         counts_ngrams = not self.settings.model.is_counted
         if data is None:
             gone = MethodScores({}, "not available: the run has no training data")
@@ -507,9 +523,12 @@ class CausalLMEvaluator(Evaluator[DocumentSet, LanguagePredictions]):
 
 
 def _ngrams_by_halves(items: CausalLMDataset) -> tuple[float, int] | None:
-    """Cross-validated n-gram baseline for a run without training data: negative log-likelihood of
-    each half of the documents under n-grams counted in the other half, and the number of tokens. A
-    single document is cut into two halves."""
+    """Return the negative log-likelihood and the number of tokens for a cross-validated n-gram
+    baseline, for runs without training data.
+
+    Each half of the documents is scored with n-grams counted in the other half. A single document
+    is cut into two halves.
+    """
     source = items.source
     if not isinstance(source, DocumentStream) or source.store.tokens.size < 2:
         return None
@@ -528,8 +547,8 @@ def _ngrams_by_halves(items: CausalLMDataset) -> tuple[float, int] | None:
 def body_likelihood(
     model: nn.Module, items: CausalLMDataset, names: Sequence[str], device: torch.device
 ) -> tuple[float, int]:
-    """Negative log-likelihood of the last field given the fields `names`, and the number of its
-    tokens, including its closing mark."""
+    """Return the negative log-likelihood of the last field given the fields `names`, and its number
+    of tokens. Its closing mark is counted too."""
     source = items.source
     assert isinstance(source, FieldStream)
     chosen = np.array([name in names for name in source.names])
@@ -543,7 +562,7 @@ def body_likelihood(
     for some, batch in batches_of(items, rows, device):
         document_N = np.repeat(cut.document[some], cut.length[some])
         place_N = ranges(cut.start[some], cut.length[some]) + 1  # place of the target
-        # The end token of the document is not a part of the body.
+        # The end token of the document does not belong to the body.
         is_body_N = (place_N >= first_D[document_N]) & (place_N < last_D[document_N])
         weights_N = torch.from_numpy(is_body_N.astype(np.float32)).to(device)
         read = NEXT.read(model, *batch.streams).with_weights(weights_N)

@@ -1,4 +1,5 @@
-"""Predictors that continue text: plain prompts, few-shot prompts and documents with fields."""
+"""Predictors that generate text with a language model: from plain prompts, few-shot prompts, and
+documents with fields."""
 
 from __future__ import annotations
 
@@ -47,21 +48,23 @@ def predictor(use: InferenceRequest) -> Predictor:
 
 
 def chooses_labels(options: Mapping[str, Any]) -> bool:
-    """Whether the options ask for few-shot classification: one of several labels for each line."""
+    """Return whether the options request few-shot classification, which chooses one of several
+    labels for each line."""
     if options.get("labels"):
         return True
     return bool(options.get("shots")) and bool(shots_of(options["shots"]).after)
 
 
 def shots_of(given: str | Path | Sequence[Mapping[str, str]]) -> FewShotExamples:
-    """Few-shot examples from a file, or from mappings with the same keys as its lines."""
+    """Return few-shot examples, read from a file or from mappings with the same keys as the lines
+    of a file."""
     return (
         FewShotExamples.read(given) if isinstance(given, str | Path) else FewShotExamples.of(given)
     )
 
 
 def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> TextCallback | None:
-    """Callback that prints the text while it is generated, or None without `--stream`."""
+    """Return the callback that prints the text during generation, or None without `--stream`."""
     write: TextCallback | None = options.get("stream") or None
     searches = decode.beam > 1 and not decode.sample
     if write is not None and (searches or decode.n_best > 1):
@@ -73,7 +76,7 @@ def one_stream(decode: DecodeSettings, options: Mapping[str, Any]) -> TextCallba
 
 
 def detail_of(options: Mapping[str, object]) -> bool:
-    """Whether the output shows the log-probability of every token."""
+    """Return whether the output needs the log-probability of every token."""
     return bool(options.get("json") or options.get("scores"))
 
 
@@ -84,8 +87,14 @@ def completer_of(
     draft: str | Path | None = None,
     detail: bool = False,
 ) -> Completer:
-    """A completer for opened runs. `settings`: decoding settings, by default those of the first
-    run. `draft`: draft run for speculative decoding, which is opened once and cached."""
+    """Return the object that generates continuations with loaded runs.
+
+    Args:
+        opened: Runs of language models; several are an ensemble.
+        settings: Decoding settings. None: those of the first run.
+        draft: Draft run for speculative decoding. It is opened once and cached.
+        detail: Compute the log-probability of every token.
+    """
     check_language(opened)
     small = None
     if draft is not None:
@@ -105,15 +114,15 @@ def completer_of(
 
 
 class ContinuousBatching:
-    """Continuous batching, shared by all predictors that continue text; see
-    `ContinuousBatchingPredictor`."""
+    """Base class that implements `ContinuousBatchingPredictor` for predictors that generate
+    text."""
 
     completer: Completer
 
     @property
     def can_batch(self) -> bool:
-        """Whether continuous batching is possible: not with beam search, a draft model or another
-        engine."""
+        """Whether continuous batching is possible. It does not support beam search, draft models or
+        engines other than torch."""
         one = self.completer
         return one.engine is None and one.draft is None and one.settings.walks
 
@@ -134,7 +143,7 @@ def _draft(opened: LoadedRun, folder: Path) -> LoadedRun:
 
 
 class CausalLMPredictor(ContinuousBatching):
-    """Predictor that continues each line."""
+    """Predictor that continues each input line."""
 
     def __init__(self, use: InferenceRequest) -> None:
         settings, options = use.settings, use.options
@@ -190,7 +199,7 @@ class CausalLMPredictor(ContinuousBatching):
                 yield self._answer(completion)
 
     def _answer(self, found: GenerationResult) -> Answer:
-        # A prompt with examples is not repeated before the answer.
+        # Do not repeat a prompt that contains few-shot examples before its answer.
         prompted = self.shots is None
         return answer_of(found.outputs, ContinuationAnswer, source=found.source, prompted=prompted)
 
@@ -199,7 +208,7 @@ class CausalLMPredictor(ContinuousBatching):
 
 
 class LabelChoicePredictor:
-    """Few-shot classifier: picks the most likely of several labels for each line."""
+    """Few-shot classifier that chooses the most likely of several labels for each line."""
 
     def __init__(self, use: InferenceRequest) -> None:
         settings, options = use.settings, use.options
@@ -224,7 +233,8 @@ class LabelChoicePredictor:
 
 
 class FieldPredictor(ContinuousBatching):
-    """Predictor that generates one field of each document from the fields in its line of JSON."""
+    """Predictor that generates one field of a document from its other fields, which an input line
+    gives as JSON."""
 
     def __init__(self, use: InferenceRequest) -> None:
         settings, options = use.settings, use.options
@@ -270,7 +280,8 @@ class FieldPredictor(ContinuousBatching):
             yield self._answer(waiting.popleft(), completion)
 
     def _answer(self, given: Mapping[str, str], completion: GenerationResult) -> Answer:
-        # A field starts a new text, so drop the space that some vocabularies put before words.
+        # Drop the leading space that some vocabularies put before words, because a field starts a
+        # new text.
         outputs = [
             replace(output, text=output.text.removeprefix(" ")) for output in completion.outputs
         ]
@@ -317,8 +328,8 @@ class FieldPredictor(ContinuousBatching):
 
 
 def field_prompt(given: Mapping[str, str], wanted: str | None, tokenizer: Tokenizer) -> list[int]:
-    """Prompt of the known fields, each between its marks, then the opening mark of the field to
-    generate."""
+    """Return the token ids of a prompt: the known fields between their marks, then the opening mark
+    of the field to generate."""
     ids = [*tokenizer.prompt_ends[0]]
     for name, text in given.items():
         if text:

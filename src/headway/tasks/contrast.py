@@ -1,8 +1,7 @@
 """Contrastive learning of embeddings of texts, images, videos and audio.
 
-The model learns from pairs, or from single examples: two randomly changed views of one example are
-a pair too (SimCSE, Gao et al. 2021; SimCLR, Chen et al. 2020). The other examples of a step are the
-negatives.
+The model learns from pairs, or from single examples, of which it reads two randomly augmented views
+(SimCSE, Gao et al. 2021; SimCLR, Chen et al. 2020). The other examples of a step are the negatives.
 """
 
 from __future__ import annotations
@@ -66,33 +65,36 @@ from headway.tasks.text_pairs import content_keys, fixed_pairs, interleaved, wor
 from headway.tokens.tokenizer import Tokenizer
 
 LONGEST = 256
-"""Largest default input length in tokens."""
+"""Maximum input length in tokens that is chosen by default."""
 
 BLOCK = 256
-"""Number of validation pairs that are compared with each other in the validation loss."""
+"""Number of validation pairs among which each example finds its partner in the validation loss:
+large enough for many negatives, and independent of the size of the validation set."""
 
 WINDOW = 7
-"""Key of the random draws of windows, next to the seed and the epoch."""
+"""Constant in the random key of the choice of windows, so that it is independent of other random
+choices with the same seed and epoch."""
 
 
 @dataclass(frozen=True)
 class ContrastiveTargets:
-    """Targets of the contrastive loss: which examples are negatives of each other."""
+    """Targets of the contrastive loss: masks of negatives, and weights."""
 
     negatives_BB: Tensor
-    """True where the second example of a pair (column) is a negative for another pair (row)."""
+    """Mask of negatives: entry (i, j) is true if the second example of pair j is a negative for the
+    first example of pair i."""
 
     weights_B: Tensor
-    """Weight of each pair: zero for dummy pairs that fill a batch of fixed size."""
+    """Weight of each pair: zero for the padding pairs of a batch of fixed size."""
 
     real_N: Tensor | None = None
-    """Weight of each token if all views are in one stream: zero for dummy tokens that fill a batch
-    of fixed size."""
+    """Weight of each token if all views are in one input sequence: zero for padding in a batch of
+    fixed size. None if each view is an input of its own."""
 
 
 def contrastive(like_BB: Tensor, apart_BB: Tensor, weights_B: Tensor) -> Tensor:
-    """Symmetric contrastive loss (InfoNCE): the mean of the cross-entropies of both directions,
-    summed over the pairs."""
+    """Return the symmetric contrastive loss (InfoNCE): the mean of the cross-entropies of the two
+    directions, summed over the pairs."""
     own_BB = torch.eye(len(like_BB), dtype=torch.bool, device=like_BB.device)
     like_BB = like_BB.masked_fill(~(apart_BB | own_BB), -torch.inf)
     target_B = torch.arange(len(like_BB), device=like_BB.device)
@@ -104,8 +106,8 @@ def contrastive(like_BB: Tensor, apart_BB: Tensor, weights_B: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PairSide:
-    """One column of the training pairs with its input windows. Data without pairs has only one
-    column."""
+    """One column of the training pairs, with its windows as model inputs. Data without pairs has
+    only one column."""
 
     columns: Columns
     inputs: InputDataset
@@ -121,8 +123,8 @@ class PairSide:
 
 
 def sides_of(columns: Columns, cut: Callable[[Columns], InputDataset]) -> list[PairSide]:
-    """The sides of the data: the column of examples and, if the data has pairs, that of their
-    partners."""
+    """Return the sides of the data: the column of examples and, if the data has pairs, the column
+    of their partners."""
     [name] = [name for name in columns if name != "other"]
     stores = [columns[name], *([columns["other"]] if "other" in columns else [])]
     parts = [Columns({name: store}) for store in stores]
@@ -137,18 +139,19 @@ class PairDataset:
     preprocessor: Preprocessor
     epoch_seed: EpochSeed | None = None
     single: bool = False
-    """Whether each example is read only once: in distillation, whose loss does not compare
+    """Whether each example is read only once, as in distillation, whose loss does not compare
     examples."""
 
     @property
     def views(self) -> tuple[PairSide, ...]:
-        """The side that each view of an example is read from: both sides, or the only one twice."""
+        """Column that each view of an example is read from: the two columns of the pairs, or the
+        only column twice. In distillation each column occurs once."""
         return tuple(self.sides) if self.single else (self.sides[0], self.sides[-1])
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """Total length of all views of an example. Only the first window counts: all windows of an
-        example are equally long."""
+        """Total length of all views of each example. It is computed from the first window, because
+        all windows of an example are equally long."""
         lengths = [side.inputs.lengths[side.first] for side in self.views]
         return np.stack(lengths).sum(axis=0, keepdims=True).T
 
@@ -158,7 +161,7 @@ class PairDataset:
 
     @property
     def is_text(self) -> bool:
-        """Whether all views share one stream, which only texts do."""
+        """Whether all views are read in one input sequence. This holds for texts only."""
         return isinstance(self.preprocessor, TextPreprocessor)
 
     def for_epoch(self, draw: EpochSeed) -> PairDataset:
@@ -172,8 +175,8 @@ class PairDataset:
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
     ) -> Batch[ContrastiveTargets]:
-        """A batch of pairs: pair i is items 2i and 2i + 1 of a single stream, or item i of each of
-        two streams."""
+        """Return a batch of pairs. In a single input, pair i consists of sequences 2i and 2i + 1;
+        with two inputs, of sequence i in each."""
         read = tuple(
             side.inputs.collate(self._windows(side, rows), device, None, self._view_seed(number))
             for number, side in enumerate(self.views)
@@ -195,7 +198,8 @@ class PairDataset:
         return None if self.epoch_seed is None else replace(self.epoch_seed, view=reading)
 
     def _windows(self, side: PairSide, rows: IntArray) -> IntArray:
-        """One window per example: a random one in training, otherwise the first."""
+        """Return the index of one window per example: a random one in training, otherwise the
+        first."""
         if self.epoch_seed is None:
             return side.first[rows]
         drawn = CounterRandom(self.epoch_seed.seed, self.epoch_seed.epoch).uniform(WINDOW, rows)
@@ -220,8 +224,8 @@ def vectors_of(
     *,
     changed: int | None = None,
 ) -> Float32Array:
-    """Embedding of each example of an evaluation: the mean over its windows. `changed`: seed of a
-    random augmentation; None: no augmentation."""
+    """Return the embedding of each example, averaged over its windows. `changed`: seed of a random
+    augmentation; None: no augmentation."""
     readout, model, device = readout_of(settings), asked.model, asked.device
 
     def outputs(rows: IntArray, batch: Batch[Tensor]) -> Tensor:
@@ -241,14 +245,17 @@ def vectors_of(
 
 @dataclass(frozen=True)
 class RetrievalPairs:
-    """Pairs for the evaluation of retrieval. Partners come from the data if it has pairs. Otherwise
-    they are the two halves of each text, or two augmented views of each media example."""
+    """Pairs on which retrieval is evaluated.
+
+    Partners come from the data if it has pairs. Otherwise they are the two halves of each text, or
+    two augmented views of each image or recording.
+    """
 
     preprocessor: Preprocessor
     sides: tuple[PairSide, PairSide]
     augmented: bool = False
     partner: str = "the other half of its words"
-    """Description of the partner of an example, for score tables."""
+    """Description of what counts as the partner of an example, for score tables."""
 
     @classmethod
     def of(cls, columns: Columns, intake: Preprocessor) -> RetrievalPairs:
@@ -278,8 +285,8 @@ class RetrievalPairs:
         return retrieval(one_ND, two_ND, content_keys(columns, np.arange(len(two_ND))))
 
     def baseline(self, tokenizer: Tokenizer | None, n: int) -> tuple[str, Retrieval]:
-        """Name and scores of the retrieval baseline on `n` examples: tf-idf for texts, chance for
-        media."""
+        """Return the name and the scores of the retrieval baseline on `n` examples: tf-idf for
+        texts, chance for media."""
         if tokenizer is None:
             return "chance", chance(n)
         texts = [side.columns["text"] for side in self.sides]
@@ -288,8 +295,8 @@ class RetrievalPairs:
 
 
 def valid_loss(a_ND: Float32Array, b_ND: Float32Array, temperature: float) -> float:
-    """Mean contrastive loss per pair. Pairs are compared in blocks of `BLOCK`, so that the loss
-    does not depend on the size of the validation set."""
+    """Return the mean contrastive loss per pair. Pairs are compared in blocks of `BLOCK`, so that
+    the loss does not depend on the size of the validation set."""
     total = 0.0
     for first in range(0, len(a_ND), BLOCK):
         a, b = (torch.from_numpy(x[first : first + BLOCK]) for x in (a_ND, b_ND))
@@ -322,8 +329,8 @@ class ContrastiveObjective(Objective[ContrastiveTargets]):
         self.valid_set = RetrievalPairs.of(self.prepared.valid, self.preprocessor)
 
     def parts(self, step: EpochItems, micro_tokens: int) -> list[MicroBatch]:
-        """A single micro-batch per step: the contrastive loss compares every example with all
-        others of the step."""
+        """Return a single micro-batch per step, because the contrastive loss compares every example
+        with all others of the step."""
         _, plan = self.planned(step.epoch)
         return [MicroBatch(step, len(step.rows), plan.n_targets(step.rows))]
 
@@ -339,7 +346,7 @@ class ContrastiveObjective(Objective[ContrastiveTargets]):
         return replace(batch, streams=tuple(streams))
 
     def read(self, model: nn.Module, given: Batch[ContrastiveTargets]) -> Read:
-        """The embeddings of all views, one per row; the views of a pair are adjacent."""
+        """Return the embeddings of all views; the views of a pair are adjacent."""
         reads = [self.readout.read(model, stream) for stream in given.streams]
         read = reads[0]
         if len(reads) == 2:
@@ -365,7 +372,7 @@ class ContrastiveObjective(Objective[ContrastiveTargets]):
         return self.n_valid
 
     def frequencies(self) -> None:
-        """None: contrastive learning has no fixed targets that could be counted."""
+        """Return None, because contrastive learning has no fixed targets that could be counted."""
         return None
 
     def show(self, part: MicroBatch) -> list[Shown]:
@@ -392,8 +399,8 @@ class ContrastiveTask(Task):
         return f"{prepared.train.n:,} {kind}"
 
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
-        """Facts about the data on which default settings depend. Tokens and positions are counted
-        over all views."""
+        """Return facts about the data on which default settings depend. Tokens and positions are
+        counted over all views."""
         pairs = "other" in prepared.train
         if self.row.is_audio:
             found = audio_stats(settings, prepared)
@@ -457,7 +464,8 @@ PairVectors = tuple[Float32Array, Float32Array]
 
 @dataclass(frozen=True)
 class ContrastiveEvaluator(Evaluator[RetrievalPairs, PairVectors]):
-    """Evaluation of embeddings by retrieval: how often an example finds its partner."""
+    """Evaluation of embeddings by retrieval, which measures how often an example finds its
+    partner."""
 
     settings: Resolved
     tokenizer: Tokenizer | None
@@ -497,13 +505,14 @@ class ContrastiveEvaluator(Evaluator[RetrievalPairs, PairVectors]):
 
 
 def reads_once(settings: RunSettings) -> bool:
-    """Whether each example is read once: in distillation, where it is compared with the teacher's
-    output instead of with other examples."""
+    """Return whether each example is read only once. This is so in distillation, which compares it
+    with the teacher's output instead of with other examples."""
     return bool(settings.distil.teacher) and not settings.distil.hard
 
 
 def target_of(data: DataSettings) -> Need | None:
-    """The target column of media data: the partner if the settings name one, otherwise None."""
+    """Return the target column of media data: the column of partners if the settings name one,
+    otherwise None."""
     return OTHER if data.other_field else None
 
 
@@ -512,6 +521,6 @@ def unit_of(row: Spec) -> str:
 
 
 def has_augmentation(augment: AugmentSettings) -> bool:
-    """Whether these augmentation settings change the input."""
+    """Return whether these augmentation settings change the input."""
     names = ("flip", "crop", "rand", "erase", "bands", "spans", "speed", "noise", "gain_db")
     return any(getattr(augment, name) for name in names)

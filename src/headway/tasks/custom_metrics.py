@@ -1,4 +1,5 @@
-"""User-defined metrics: functions of predictions and targets, computed besides those of a task."""
+"""User-defined metrics: functions of predictions and targets that are computed in addition to a
+task's own metrics."""
 
 from __future__ import annotations
 
@@ -14,17 +15,17 @@ from headway.tasks.objective import Objective
 from headway.tasks.scores import Scores
 
 MetricCallable = Callable[[Sequence[Any], Sequence[Any]], float]
-"""Function of predictions and targets: texts, class names or lists of tags. For captions, each
-target is a list of references."""
+"""Function that computes a metric from predictions and targets: texts, class names or lists of
+tags. For captions, each target is a list of references."""
 
 MetricFunction = MetricCallable | tuple[MetricCallable, Literal["lower"]]
 
 LOG_KEYS = frozenset({"kind", "step", "time", "best", "seconds", "samples", "figures", "examples"})
-"""Keys that a line of the log already uses, so that custom metrics cannot have these names."""
+"""Keys that lines of the log already use, which custom metrics cannot have as names."""
 
 
 class MetricFailed(UserError):
-    """A user-defined metric raised an exception or did not return a number."""
+    """Error for a user-defined metric that raised an exception or did not return a number."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class CustomMetric:
 
 
 def custom_metrics(given: Mapping[str, MetricFunction], spec: Spec) -> dict[str, CustomMetric]:
-    """User-defined metrics by name. Raises an error for names in use, invalid values, and tasks
-    that are evaluated without predictions."""
+    """Return user-defined metrics by name. Raise an error for names in use, invalid values, and
+    tasks that are evaluated without predictions."""
     if given and (not spec.has_targets or spec.continues):
         raise ConfigError(
             f"metrics= compares predictions with targets, but the task {spec.name} is evaluated "
@@ -97,6 +98,7 @@ class ObjectiveWithMetrics:
 def with_metrics(
     objective: Objective[Any], own: Mapping[str, CustomMetric], by: str = ""
 ) -> Objective[Any]:
-    """The objective with custom metrics in its scores. `by`: name of the custom metric that selects
-    the best checkpoint; empty: the task's own metric does."""
+    """Return the objective with custom metrics in its scores; unchanged if there are none. `by`:
+    name of the custom metric that selects the best checkpoint; empty: the task's own metric selects
+    it."""
     return cast(Objective[Any], ObjectiveWithMetrics(objective, own, by)) if own else objective

@@ -25,8 +25,8 @@ from headway.tokens.tokenizer import Tokenizer
 
 
 def label_stats(facts: DatasetStats, prepared: PreparedData) -> DatasetStats:
-    """Add the kind of target to the statistics: class counts, or mean and standard deviation of
-    numbers."""
+    """Return the statistics with those of the targets: class counts, or mean and standard deviation
+    of numbers."""
     n = len(facts.labels)
     if "labels" in prepared.train:
         counts = np.bincount(np.asarray(prepared.train["labels"].tokens, np.int64), minlength=n)
@@ -88,4 +88,4 @@ def audio_stats(settings: RunSettings, prepared: PreparedData) -> DatasetStats:
 STATS_OF: Mapping[Modality, Callable[[RunSettings, PreparedData], DatasetStats]] = {
     "text": text_stats, "image": image_stats, "video": image_stats, "audio": audio_stats,
 }  # fmt: skip
-"""Functions that compute the statistics of prepared examples, by modality."""
+"""Function that computes the statistics of prepared examples, for each modality."""

@@ -1,8 +1,9 @@
-"""Examples as a model reads them, for training, evaluation, prediction, inspection and proofs.
+"""Datasets of examples as model inputs, for training, evaluation, prediction, inspection and
+proofs.
 
 A `TaskDataset` is columnar and lazy: it knows all lengths, and makes tensors only for requested
-batches. An example that is too long for a model becomes several items, its windows, with the same
-owner.
+batches. An example that is too long for a model is split into several items (windows) with the same
+example index.
 """
 
 from __future__ import annotations
@@ -32,101 +33,105 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class EpochSeed:
-    """Seed of all random choices in an epoch: windows, masked positions, dropped words, playback
+    """Seed of all random choices in an epoch: windows, masked positions, dropped words and playback
     speeds."""
 
     seed: int
     epoch: int
     view: int = 0
-    """Index of the view, if an example is read several times in the epoch."""
+    """Index of the view, for examples that are read several times in an epoch."""
 
 
 @dataclass(frozen=True)
 class Batch(Generic[T]):
-    """A flat batch of any task."""
+    """Batch of any task, whose sequences are concatenated instead of padded."""
 
     streams: tuple[ModelInput, ...]
-    """Inputs of the model: one stream, or a source and a target."""
+    """Inputs of the model: one input, or a source and a target."""
 
     targets: T
-    """Correct outputs: labels, tokens, patches or partners."""
+    """Correct outputs, such as labels, tokens, patches or partners."""
 
     weights_R: Tensor | None = None
-    """Weight of each output; zero for padding in a batch of fixed size. None: all have the same
-    weight."""
+    """Weight of each output; zero for padding in a batch of fixed size. None: all outputs have the
+    same weight."""
 
     rows_R: Tensor | None = None
-    """Positions of the last stream for which the model predicts an output. None: every position, or
+    """Positions of the last input for which the model predicts an output. None: every position, or
     one output per sequence."""
 
 
 @dataclass(frozen=True)
 class PositionInfo:
-    """Human-readable description of one position of a stream: a token, an image patch or a stretch
-    of audio."""
+    """Human-readable description of one position of a model input: a token, an image patch or a
+    section of audio."""
 
     text: str = ""
-    """Text of a token."""
+    """Text of the token; empty for media."""
 
     box: tuple[int, int, int, int] | None = None
-    """Place of an image patch: left, top, right, bottom, in pixels."""
+    """Pixel box of an image patch: left, top, right, bottom. None for other positions."""
 
     time: tuple[float, float] | None = None
-    """Start and end of an audio position in seconds, or of a video patch in frames."""
+    """Start and end in seconds (audio) or in frames (video patches); None for other positions."""
 
     special: bool = False
-    """Whether the position is not part of the example: a start, end or class token."""
+    """Whether the position does not belong to the example, as start, end and class tokens."""
 
 
 class TaskDataset(Protocol[T]):
-    """Items of a task. Subclasses implement `lengths` and `batch`."""
+    """Interface of the datasets of a task. Classes implement at least `lengths` and `batch`."""
 
     @property
     @abstractmethod
     def lengths(self) -> NDArray[np.int64]:
-        """Length of each item in each stream, in tokens or positions (n, streams)."""
+        """Length of each item in each model input, in tokens or positions; shape (n, inputs)."""
         ...
 
     @property
     def example_index(self) -> IntArray:
-        """Index of the example that each item belongs to: a long example is several items, its
-        windows."""
+        """Index of the example that each item belongs to. Long examples are split into several
+        items (windows)."""
         return np.arange(len(self.lengths))
 
     def for_epoch(self, draw: EpochSeed) -> TaskDataset[T]:
-        """A copy that makes the random choices of this epoch."""
+        """Return a copy whose random choices are those of this epoch."""
         return self
 
     def n_targets(self, rows: IntArray) -> int:
-        """Number of loss terms (tokens, words or examples) in these items: the summed loss is
-        divided by it."""
+        """Return the number of targets (tokens, words or examples) in these items, by which the
+        summed loss is divided."""
         return len(rows)
 
     @abstractmethod
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
     ) -> Batch[T]:
-        """A batch on the device. This is called from a thread that prefetches for training."""
+        """Return a batch of these items on the device. In training, a prefetching thread calls
+        this."""
         ...
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
-        """Shapes that fit every batch of the plan, as CUDA graphs require; None if there are
-        none."""
+        """Return shapes that fit every batch of the plan, as CUDA graphs require; None if batches
+        cannot have fixed shapes."""
         return None
 
     def describe_positions(self, row: int) -> tuple[Sequence[PositionInfo], ...]:
-        """Descriptions of the positions of an item, for each stream."""
+        """Return descriptions of the positions of an item, for each model input."""
         return tuple(() for _ in range(self.lengths.shape[1]))
 
 
 READ_AT_ONCE = {"cpu": 1024, "cuda": 65_536}
-"""Tokens or positions in an inference batch. Larger batches are not faster on a CPU: base-en embeds
-two texts of 19,000 characters on one core in 3.1 to 3.5 s with 8,192 rows and in 2.7 to 2.8 s with
-1,024. A server can also process other requests between two batches."""
+"""Number of tokens or positions in an inference batch.
+
+Larger batches are not faster on a CPU. On one core, base-en embeds two texts of 19,000 characters
+in 2.7 to 2.8 s with 1,024, and in 3.1 to 3.5 s with 8,192. With small batches, a server can also
+process other requests between two of them.
+"""
 
 
 def n_examples(items: TaskDataset[T]) -> int:
-    """Number of examples that these items belong to."""
+    """Return the number of examples that these items belong to."""
     owner = items.example_index
     return int(owner[-1]) + 1 if len(owner) else 0
 
@@ -137,7 +142,8 @@ def batches_of(
     device: torch.device,
     on_progress: OnProgress = no_progress,
 ) -> Iterator[tuple[IntArray, Batch[T]]]:
-    """Inference batches of these items, grouped by length."""
+    """Yield inference batches of these items, grouped by length, each with the indices of its
+    items."""
     if not len(rows):
         return
     lengths = items.lengths[:, -1]
@@ -159,33 +165,33 @@ class EvalPass:
     model: nn.Module
     device: torch.device
     full: bool = True
-    """Whether this is the thorough evaluation at the end, or a quick one during training."""
+    """Whether this is the final evaluation on all examples, or a quick one during training."""
 
     max_examples: int | None = None
-    """Number of first examples to use; None: all of them."""
+    """Number of examples to use, from the first; None: all."""
 
     on_progress: OnProgress = no_progress
     calibrate: bool = False
-    """Whether to fit a calibration temperature to these examples, and to score label probabilities
-    with it."""
+    """Whether to fit a calibration temperature to these examples and apply it to the scored
+    probabilities."""
 
     should_stop: Callable[[], bool] = lambda: False
-    """Called between two batches; `Stopped` is raised when it returns true."""
+    """Function that is called between two batches. When it returns true, `Stopped` is raised."""
 
     run: LoadedRun | None = None
-    """The opened run, which may be an ensemble or use another engine than torch; None in
-    training."""
+    """Loaded run, which may be an ensemble or use an engine other than torch; None in training."""
 
     @classmethod
     def of_run(cls, run: LoadedRun, on_progress: OnProgress = no_progress) -> EvalPass:
-        """A pass of an opened run over a test set, or over inputs to predict."""
+        """Return the parameters for a pass of a loaded run over a test set or over inputs to
+        predict."""
         only_decodes = run.engine is not None and run.spec.writes
         model = nn.Module() if only_decodes else run.model
         return cls(model, run.device, on_progress=on_progress, run=run)
 
     @property
     def models(self) -> Sequence[nn.Module]:
-        """All models of an ensemble."""
+        """Models of an ensemble, or the only model."""
         return (self.model,) if self.run is None else self.run.models
 
     def report_progress(self, done: int, total: int) -> None:
@@ -197,8 +203,8 @@ class EvalPass:
         return batches_of(items, rows, self.device, self.report_progress)
 
     def examples(self, items: TaskDataset[T]) -> Iterator[tuple[IntArray, Batch[T]]]:
-        """Batches of the items of the first `max_examples` examples. The output for an item does
-        not depend on the other items of its batch."""
+        """Yield the batches of the first `max_examples` examples. The output for an item does not
+        depend on the other items of its batch."""
         last = n_examples(items) if self.max_examples is None else self.max_examples
         return self.batches(items, np.flatnonzero(items.example_index < last))
 
@@ -206,8 +212,8 @@ class EvalPass:
 def mean_by_example(
     found: Iterable[tuple[IntArray, FloatArray]], items: TaskDataset[T], n: int
 ) -> FloatArray:
-    """Mean of the outputs over the windows of each of the first `n` examples (N C). `found` yields
-    the indices of items with their outputs (R C)."""
+    """Return the outputs of the first `n` examples (N C), averaged over their windows. `found`
+    yields the indices of items with their outputs (R C)."""
     sums_NC: FloatArray | None = None
     for rows, values_RC in found:
         if sums_NC is None:
@@ -222,8 +228,8 @@ def mean_by_example(
 def example_outputs(
     asked: EvalPass, items: TaskDataset[T], outputs_of: Callable[[IntArray, Batch[T]], Tensor]
 ) -> FloatArray:
-    """Outputs of the first examples (N C), each the mean over its windows. `outputs_of` computes
-    the outputs of a batch (R C) from the indices of its items."""
+    """Return the outputs of the examples of a pass (N C), averaged over their windows. `outputs_of`
+    computes the outputs (R C) of a batch; it gets the indices of the items and the batch."""
     n = n_examples(items)
     n = n if asked.max_examples is None else min(n, asked.max_examples)
     found = (

@@ -1,7 +1,7 @@
 """Distillation of a run into a smaller model, as in DistilBERT (Sanh et al. 2019).
 
-The student has the teacher's shape with fewer layers and is initialised from some of the teacher's
-layers. Its loss is `losses.distil`.
+The student has the teacher's shape with fewer layers and is initialized from some of the teacher's
+layers. `losses.distil` defines its loss.
 """
 
 from __future__ import annotations
@@ -31,12 +31,13 @@ from headway.tasks.readout import readout_of
 from headway.tasks.task import Note
 
 TIMED_S = 1.0
-"""Seconds for measuring the speed of each of the two models."""
+"""Time in seconds for which the speed of each of the two models is measured: short, and long enough
+for many batches."""
 
 
 def student_model(begun: ParentRun, settings: RunSettings) -> ModelSettings:
-    """Settings of the student: the teacher's with fewer layers. Settings that do not change the
-    shape of the weights may be overridden."""
+    """Return the student's model settings: the teacher's with fewer layers. Settings that do not
+    change the shapes of weights may be overridden."""
     name, teacher = begun.name, begun.model
     if begun.task != settings.task:
         raise ConfigError(
@@ -59,9 +60,12 @@ def student_model(begun: ParentRun, settings: RunSettings) -> ModelSettings:
 
 
 def _with_front_of(teacher: ModelSettings, shape: ModelSettings) -> ModelSettings:
-    """The student's model settings with the teacher's embedding width, so that both can be
-    compared. The widths may differ: a student's narrower embeddings start as principal components
-    of the teacher's."""
+    """Return the student's model settings with the teacher's embedding width, so that the other
+    settings can be compared.
+
+    The widths may differ, because a student's narrower embeddings start as principal components of
+    the teacher's. Embeddings wider than the layers raise an error.
+    """
     if isinstance(shape, EncoderSettings) and isinstance(teacher, EncoderSettings):
         if teacher.d_embedding is None and (shape.d_embedding or 0) > teacher.d_model:
             raise ConfigError(
@@ -85,7 +89,7 @@ def n_student_layers(of_teacher: int, settings: RunSettings) -> int:
 
 @torch.no_grad()
 def start_student(model: nn.Module, settings: RunSettings, note: Note) -> None:
-    """Copy the teacher's front, heads and selected layers into the student."""
+    """Copy the teacher's input layers, heads and selected layers into the student."""
     teacher = _opened(settings, torch.device("cpu")).model
     theirs = dict(teacher.state_dict())
     names: dict[str, str] = {}
@@ -108,10 +112,12 @@ def start_student(model: nn.Module, settings: RunSettings, note: Note) -> None:
 
 
 def narrowed(theirs: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
-    """Weights of a text front with embeddings of size `width` and of its projection, by PCA.
+    """Return the weights of narrower text embeddings of size `width`, and of their projection to
+    the layer width, by PCA.
 
-    Tokens, positions and segments of the wider front are projected onto the directions in which the
-    token embeddings vary most."""
+    Token, position and segment embeddings are projected onto the directions in which the token
+    embeddings vary most.
+    """
     tables = ("tokens.weight", "positions.table.weight", "segments.weight")
     names = [f"front.{name}" for name in tables if f"front.{name}" in theirs]
     rows_VD = theirs["front.tokens.weight"].float()
@@ -120,7 +126,7 @@ def narrowed(theirs: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
     most_DE = directions_DD[:, -width:]
     found = {name: theirs[name].float() @ most_DE for name in names}
     whole = most_DE.shape[0]
-    # After a norm the vectors of both have the same mean square, whatever their width.
+    # A norm gives vectors of both widths the same mean square, so the projection must rescale them.
     gain_D = theirs.get("front.norm.weight", torch.ones(whole))
     scale = (whole / width) ** 0.5 if "front.norm.weight" in theirs else 1.0
     found["front.to_stream.weight"] = gain_D[:, None] * most_DE * scale
@@ -132,7 +138,7 @@ def narrowed(theirs: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
 
 
 def load_teacher(settings: RunSettings, device: torch.device) -> nn.Module:
-    """The teacher's model with frozen weights."""
+    """Return the teacher's model, with frozen weights."""
     name, opened = settings.distil.teacher, _opened(settings, device)
     theirs = opened.settings
     if theirs.labels != settings.labels:
@@ -162,8 +168,8 @@ def _opened(settings: RunSettings, device: torch.device) -> LoadedRun:
 def compare(
     teacher: nn.Module, student: EvalPass, objective: Objective[Any], progress: Progress = SILENT
 ) -> dict[str, Any]:
-    """Size, speed and scores of teacher and student: parameters, batches per second and validation
-    scores. Each runs in the precision that it was trained or loaded in."""
+    """Return size, speed and scores of teacher and student: parameters, batches per second and
+    validation scores. Each model runs in the precision that it was trained or loaded in."""
     facts: dict[str, Any] = {"metric": objective.metric.name}
     for name, model in (("teacher", teacher), ("student", student.model)):
         model.eval()
@@ -182,7 +188,7 @@ def compare(
 
 
 def comparison_line(facts: dict[str, Any]) -> str:
-    """One line for people with the results of `compare`."""
+    """Return a line for people with the results of `compare`."""
     metric = facts["metric"]
     one, other = facts["teacher"], facts["student"]
     return (
@@ -201,8 +207,8 @@ def _kept(teacher: dict[str, float], student: dict[str, float], objective: Objec
 
 
 def _speed(model: nn.Module, objective: Objective[Any], device: torch.device) -> float:
-    """Measured batches per second of a model, forward pass and loss, on the first training
-    examples."""
+    """Return the measured speed of a model in batches per second: forward pass and loss, on the
+    first training examples."""
     step = objective.epoch(0)[0]
     parts = objective.parts(step, 2048)[:4]
     batches = [objective.batch(part, device, None) for part in parts]

@@ -29,23 +29,23 @@ from headway.tasks.preprocess.preprocessor import InputLine, preprocessor_of
 from headway.tasks.task import InferenceRequest
 
 TOP = 5
-"""Default number of nearest candidates, as many as fit on a line or a screen for several inputs."""
+"""Default number of nearest candidates: short enough for a line or a screen."""
 
 
 class EmbeddingPredictor:
-    """Predictor of one vector per input, printed as JSON."""
+    """Predictor that prints one embedding vector per input as JSON."""
 
     def __init__(self, use: InferenceRequest) -> None:
         self.use, self.n_given, self.n_failed = use, 0, 0
         opened = use.opened
-        # Inputs are single examples, even if the run was trained on pairs.
+        # Read single examples, even if the run was trained on pairs.
         alone = replace(use.settings.data, other_field="", fields=())
         self.settings: Resolved = replace(use.settings, data=alone)
         words = None if opened.words is None else opened.words.target
         self.preprocessor = preprocessor_of(self.settings, words)
 
     def vectors(self, values: Sequence[object]) -> Float32Array:
-        """Embeddings of preprocessed inputs."""
+        """Return the embeddings of preprocessed inputs (n, d)."""
         if not values:
             return np.zeros((0, 0), np.float32)
         columns, opened = self.preprocessor.columns(values), self.use.opened
@@ -85,7 +85,8 @@ class EmbeddingPredictor:
 
 
 class EmbeddingFilePredictor(EmbeddingPredictor):
-    """Predictor that saves all vectors to one file, if `path` is set; unreadable inputs get NaN."""
+    """Predictor that saves all embeddings to one file if `path` is set. Inputs that cannot be read
+    get NaN."""
 
     path: Path | None = None
 
@@ -117,7 +118,7 @@ class EmbeddingFilePredictor(EmbeddingPredictor):
 
 
 class NearestPredictor(EmbeddingPredictor):
-    """Predictor of the nearest candidates for each input, with their cosines."""
+    """Predictor that finds the nearest candidates for each input, with their cosines."""
 
     candidates: list[str]
     top: int
@@ -134,7 +135,8 @@ class NearestPredictor(EmbeddingPredictor):
         yield note_silence(made, one)
 
     def read(self, path: str) -> None:
-        """Load the candidates: the lines of a text file, or a media file, folder or list."""
+        """Load the candidates from `path`: the lines of a text file, or a media file, folder or
+        list."""
         lines: Iterable[InputLine] = [path]
         if self.use.opened.words is not None:
             texts = questions(path, self.use.settings)
@@ -156,7 +158,7 @@ class NearestPredictor(EmbeddingPredictor):
 
 
 def text_of(one: LoadedInput) -> str | None:
-    """The text of an input; None for media, which have a name instead."""
+    """Return the text of an input; None for media, which have a name instead."""
     return None if one.name else str(one.values[0])
 
 

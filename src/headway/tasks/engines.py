@@ -1,4 +1,4 @@
-"""Table of the runtimes that can run a model instead of torch."""
+"""Inference engines: runtimes that can run an exported model instead of torch."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ ENGINES = {
     "ctranslate2": "headway.interop.ctranslate2.engine:ctranslate2_engine",
     "onnx": "headway.interop.onnx.engine:onnx_engine",
 }
-"""Values of `--engine`, each with a module and a function of type `Make`. These modules depend on
-the tasks, as all code for foreign formats does, so they are imported only on use."""
+"""Import path of the function (of type `Make`) that loads each engine, by value of `--engine`;
+empty for torch. These modules depend on the tasks, as all code for foreign formats does, so they
+are imported only on use."""
 
 Make = Callable[[Path, RunSettings], "Engine"]
-"""Type of the function that builds an engine from an exported folder and the settings of the
+"""Type of the functions that load an engine, from an exported folder and the settings of the
 command."""
 
 TEXT_ALONE = ("ctranslate2",)
-"""Engines that run only text models."""
+"""Names of the engines that run only text models."""
 
 
 def check_engine(name: str) -> None:
@@ -38,7 +39,7 @@ def check_engine(name: str) -> None:
 
 
 def engine_of(name: str, folder: Path, settings: RunSettings) -> Engine | None:
-    """The engine of this name for the folder, or None for torch."""
+    """Return the engine with this name for an exported folder; None for torch."""
     check_engine(name)
     if name == "torch":
         if engines_in(folder):

@@ -1,7 +1,7 @@
-"""Evaluation: predictions of a model for a set of examples, their scores, and those of baselines.
+"""Evaluation: predictions of a model for a set of examples, their scores, and scores of baselines.
 
-There is one path. Validation during training, the comparison of a student with its teacher, test
-sets of `headway evaluate`, and `run.evaluate()` all call `evaluate`.
+Validation during training, the comparison of a student with its teacher, test sets of `headway
+evaluate`, and `run.evaluate()` all call `evaluate`, so their scores are comparable.
 """
 
 from __future__ import annotations
@@ -22,35 +22,40 @@ if TYPE_CHECKING:
     from headway.tasks.loaded_run import LoadedRun
 
 E = TypeVar("E")
-"""A set of examples with their targets."""
+"""Type of a set of examples with their targets."""
 
 P = TypeVar("P")
-"""Predictions for a set of examples."""
+"""Type of the predictions for a set of examples."""
 
 TrainingData = PreparedData | None
-"""The data of a run, from which baselines learn; None if its folder was copied without it."""
+"""Data of a run, to which baselines are fitted; None if the run's folder was copied without its
+data."""
 
 
 class Evaluator(ABC, Generic[E, P]):
-    """Evaluation of one task: how examples are predicted, scored and compared with baselines."""
+    """Evaluation of one task, which defines how examples are predicted, scored and compared with
+    baselines."""
 
     @abstractmethod
     def predict(self, asked: EvalPass, examples: E) -> P:
-        """Predictions for the first `asked.max_examples` examples."""
+        """Return the predictions for the first `asked.max_examples` examples (None: all)."""
 
     @abstractmethod
     def score(self, predictions: P, examples: E, full: bool) -> Scores:
-        """Scores of the predictions. `full`: whether also for reports and tables, not only to
-        compare checkpoints."""
+        """Return the scores of the predictions. `full`: compute results for reports and tables too,
+        not only what the comparison of checkpoints needs."""
 
     def baselines(self, data: TrainingData, examples: E, predictions: P) -> Methods:
-        """Scores of simple methods fitted to the training data. They are computed on all examples,
-        or only on those of the predictions where that saves time."""
+        """Return the scores of simple methods fitted to the training data.
+
+        They are computed on all examples or, if that would take long, only on the examples of the
+        predictions.
+        """
         return {}
 
     def fitted(self, predictions: P, examples: E, calibrate: bool) -> P:
-        """The predictions with decision thresholds fitted to these validation examples. With
-        `calibrate`, a temperature is fitted too."""
+        """Return the predictions with decision thresholds fitted to these validation examples.
+        `calibrate`: fit a temperature too."""
         return predictions
 
     @abstractmethod
@@ -67,7 +72,7 @@ def evaluate(
     *,
     is_validation: bool = False,
 ) -> Scores:
-    """Scores of a model on a set of examples, with baselines that are computed on first use.
+    """Return the scores of a model on a set of examples. Baselines are computed on first use.
     `is_validation`: fit thresholds to these examples before scoring."""
     predictions = how.predict(asked, examples)
     if is_validation:
@@ -84,7 +89,7 @@ def evaluate_files(
     load_data: Callable[[], TrainingData],
     progress: Progress,
 ) -> Scores:
-    """Scores of an opened run on a test set in files."""
+    """Return the scores of a loaded run on a test set in files."""
     examples = how.test_set(files, progress)
     with progress.stage("reading") as stage:
         return evaluate(how, examples, EvalPass.of_run(opened, stage.update), load_data)

@@ -1,6 +1,7 @@
-"""Learning curve of cheap classifiers with 8, 32 and 128 labels per class, for small datasets.
+"""Learning curve of cheap classifiers with 8, 32 and 128 examples per class, for small datasets.
 
-It shows whether more labels would help, and whether fine-tuning is better than a cheap method.
+It shows whether more labelled examples would help, and whether fine-tuning is better than a cheap
+method.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from headway.tasks.loaded_run import open_run
 from headway.tasks.readout import OneVector
 
 EACH = (8, 32, 128)
-"""Numbers of labels per class at which the learning curve is measured."""
+"""Numbers of labelled examples per class at which the learning curve is measured."""
 
 DRAWS = 3
-"""Random samples of examples per number of labels; their mean is steadier, at three times the cost.
-"""
+"""Number of random samples that are averaged at each point of the curve. More samples would reduce
+the noise, at a proportional cost."""
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
 def is_few(labels_N: IntArray) -> bool:
-    """Whether the median class has at most 128 labels."""
+    """Return whether the median class has at most 128 labelled examples."""
     counts = np.bincount(labels_N)
     return bool(np.median(counts[counts > 0]) <= EACH[-1])
 
@@ -37,7 +38,7 @@ def is_few(labels_N: IntArray) -> bool:
 def vectors_by(
     encoder: str, device: torch.device, sets: Sequence[TaskDataset[Any]]
 ) -> list[FloatArray]:
-    """Embeddings of the examples of each set, computed by the pretrained encoder."""
+    """Return the embeddings of the examples of each set, computed by the pretrained encoder."""
     model, found = open_run(encoder, device=str(device), words=False).model, []
     for items in sets:
         asked = EvalPass(model, device)
@@ -52,9 +53,12 @@ def curve(
     train: tuple[Sequence[TextPair], FloatArray, IntArray],
     valid: tuple[Sequence[TextPair], FloatArray, IntArray],
 ) -> list[dict[str, Any]]:
-    """Points of the learning curve, one per number of labels per class; the last uses all labels.
-    Each has the validation accuracy (%) of nearest neighbours and of a bag of words, averaged over
-    `DRAWS` random samples."""
+    """Return the points of the learning curve, one per number of labelled examples per class; the
+    last point uses all examples.
+
+    Each point has the validation accuracy (%) of nearest neighbours and of a bag of words, averaged
+    over `DRAWS` random samples.
+    """
     texts, vectors_ND, labels_N = train
     n_classes, most = int(max(labels_N.max(), valid[2].max())) + 1, int(np.bincount(labels_N).max())
     rows = []

@@ -1,4 +1,5 @@
-"""Few-shot prompting, as in GPT-3, and classification by the likelihood of each label."""
+"""Few-shot prompting (GPT-3, Brown et al. 2020), and classification by the likelihood of each
+label."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from headway.nn.linear import packing
 from headway.settings.listed import ensure_list
 
 KINDS = {("text", "label"): ("Text: ", "\nLabel:"), ("prompt", "answer"): ("", "")}
-"""Formats of few-shot examples: names of the two fields, and the text before and after the input in
-the prompt."""
+"""Prompt format of each kind of few-shot examples. Key: names of the two fields. Value: text before
+and after the input."""
 
 BETWEEN = "\n\n"
 """Separator between two examples, as in GPT-3."""
@@ -32,24 +33,25 @@ BETWEEN = "\n\n"
 class FewShotExamples:
     """Few-shot examples that precede the input in the prompt.
 
-    `prompt(text)` is what the model continues. `prefix` is the part that all prompts share.
+    The model continues `prompt(text)`. All prompts begin with `prefix`.
     """
 
     examples: tuple[tuple[str, str], ...]
-    """Pairs of input text and answer."""
+    """Pairs of input text and answer, in prompt order."""
 
     before: str = "Text: "
     after: str = "\nLabel:"
 
     @classmethod
     def read(cls, path: str | Path) -> FewShotExamples:
-        """Read JSONL: {"text": …, "label": …} on every line, or {"prompt": …, "answer": …}."""
+        """Read examples from a JSONL file whose lines are {"text": …, "label": …} or {"prompt": …,
+        "answer": …}."""
         lines = ((f"{path}, line {n:,}", one) for n, one in enumerate(open_lines(str(path)), 1))
         return cls._of(str(path), ((at, _parsed(one, at)) for at, one in lines if one.strip()))
 
     @classmethod
     def of(cls, examples: Iterable[Mapping[str, str]]) -> FewShotExamples:
-        """Build from examples in memory, with the same fields as in a file."""
+        """Build from examples in memory, which have the same fields as the lines of a file."""
         numbered = enumerate(ensure_list(examples), 1)
         return cls._of("shots", ((f"shot {number:,}", one) for number, one in numbered))
 
@@ -75,35 +77,35 @@ class FewShotExamples:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The distinct answers, in order of first appearance."""
+        """Distinct answers, in order of first appearance."""
         return tuple(dict.fromkeys(answer for _, answer in self.examples))
 
     @property
     def prefix(self) -> str:
-        """All examples with their answers."""
+        """Text of all examples with their answers."""
         return "".join(f"{self.question(text)} {answer}{BETWEEN}" for text, answer in self.examples)
 
     def question(self, text: str) -> str:
         return f"{self.before}{text}{self.after}"
 
     def prompt(self, text: str) -> str:
-        """The examples followed by the text, ready for the model to continue with the answer."""
+        """Return the examples followed by the text, after which the model generates the answer."""
         return self.prefix + self.question(text)
 
 
 @dataclass(frozen=True)
 class FewShotPrediction:
-    """The label chosen for a text."""
+    """Label that was chosen for a text."""
 
     text: str
     label: str
     log_probs: dict[str, float]
-    """Log-probability of each label: the sum over its tokens, given the prompt. The best label is
-    chosen."""
+    """Log-probability of each label given the prompt, summed over its tokens. The label with the
+    highest sum is chosen."""
 
     @property
     def probabilities(self) -> dict[str, float]:
-        """Probabilities of the labels, normalised over the labels."""
+        """Probability of each label, normalized over the labels."""
         shares = torch.tensor(list(self.log_probs.values()), dtype=torch.double).softmax(0)
         return dict(zip(self.log_probs, shares.tolist(), strict=True))
 
@@ -117,7 +119,7 @@ class FewShotClassifier:
     def __init__(
         self, completer: Completer, shots: FewShotExamples, labels: Sequence[str] = ()
     ) -> None:
-        """`labels` default to those of the examples."""
+        """Prepare the classifier. `labels`: labels to choose from; empty: those of the examples."""
         self.shots, self.labels = shots, tuple(labels) or shots.labels
         if len(set(self.labels)) < 2 or not all(self.labels):
             raise UserError(
@@ -135,8 +137,8 @@ class FewShotClassifier:
         self.prefix: SharedPrefix | None = None
 
     def __call__(self, texts: Iterable[str], *, live: bool = False) -> Iterator[FewShotPrediction]:
-        """Yield a prediction per text, in order. `live`: do not wait for more texts to fill a
-        batch."""
+        """Yield a prediction per text, in order. `live`: predict immediately instead of waiting for
+        texts that fill a batch."""
         first = 0
         with packing([self.model]):
             for window in windows(texts, live=live):
@@ -156,9 +158,10 @@ class FewShotClassifier:
                     yield FewShotPrediction(text, max(logs, key=lambda label: logs[label]), logs)
 
     def _asked(self, prompt: str) -> tuple[list[int], list[list[int]]]:
-        """Tokens of the prompt, and tokens of each label after it.
+        """Return the tokens of the prompt, and the tokens of each label after it.
 
-        Prompt and label are tokenized together, as in training; their common start is the prompt.
+        Prompt and label are tokenized together, as in training. The tokens that all labels share
+        count as the prompt.
         """
         tokenizer = self.completer.tokenizer
         whole = tokenizer.encode_batch([f"{prompt} {label}" for label in self.labels])
@@ -188,7 +191,8 @@ class FewShotClassifier:
     def _scored(
         self, asked: Sequence[tuple[list[int], list[list[int]]]], shared: SharedPrefix | None
     ) -> list[list[list[float]]]:
-        """Log-probabilities of the tokens of each label given the prompt, for each text."""
+        """Return the log-probability of each token of each label given the prompt, for each
+        text."""
         n_labels = len(self.labels)
         with evaluating([self.model]):
             longest = max(len(answer) for _, answers in asked for answer in answers)
@@ -229,7 +233,7 @@ def _parsed(line: str, where: str) -> object:
 
 
 def _example(found: object, where: str) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Input and answer of a few-shot example, and the names of its two fields."""
+    """Return the input and the answer of a few-shot example, and the names of their two fields."""
     for names in KINDS:
         if isinstance(found, Mapping) and all(isinstance(found.get(name), str) for name in names):
             return (found[names[0]], found[names[1]]), names

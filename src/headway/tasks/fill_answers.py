@@ -1,4 +1,4 @@
-"""Predictor that fills gaps in lines of text."""
+"""Predictor that fills the gaps in lines of text."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ GAP = re.compile("|".join(map(re.escape, MASK_NAMES)))
 
 @dataclass(frozen=True)
 class Gapped:
-    """Tokenized line of text, with the indices of its gaps."""
+    """Tokenized line of text with gaps, and the token indices of the gaps."""
 
     line: str
     tokens: list[int]
     gaps: list[int]
 
     def windows(self, room: int) -> list[tuple[list[int], list[int]]]:
-        """Tokens and gaps of each window. A line of up to `room` tokens is one window. A longer
-        line has one window per gap, with the gap near the middle."""
+        """Return the tokens and the gaps of each window. A line of up to `room` tokens is one
+        window. A longer line has one window per gap, with the gap near the middle."""
         if len(self.tokens) <= room:
             return [(self.tokens, self.gaps)]
         parts = []
@@ -50,7 +50,8 @@ class Gapped:
 
 
 class MaskedLMPredictor:
-    """Predictor of the most likely words for each gap; an ensemble averages its probabilities."""
+    """Predictor of the most likely words for each gap. An ensemble averages the probabilities of
+    its models."""
 
     def __init__(
         self,
@@ -139,8 +140,8 @@ class MaskedLMPredictor:
     def _candidates(
         self, pieces: Sequence[tuple[int, list[int], list[int]]]
     ) -> list[list[list[tuple[int, float]]]]:
-        """Candidate tokens with their probabilities, most likely first, for each gap of each
-        window."""
+        """Return the candidate tokens for each gap of each window, with their probabilities, most
+        likely first."""
         bos, eos = self.tokenizer.bos, self.tokenizer.eos
         flat = [token for _, tokens, _ in pieces for token in (bos, *tokens, eos)]
         lengths = [len(tokens) + ENDS for _, tokens, _ in pieces]
@@ -158,8 +159,8 @@ class MaskedLMPredictor:
         return [[next(ranked) for _ in gaps] for _, _, gaps in pieces]
 
     def _probabilities(self, tokens_N: Tensor, layout: Layout, rows_R: Tensor) -> Tensor:
-        """Token probabilities at the gaps, averaged over the models; special tokens are
-        excluded."""
+        """Return the token probabilities at the gaps, averaged over the models. Special tokens get
+        zero probability."""
         total = torch.zeros((), device=self.device)
         for model in self.models:
             read = EachRow("words").read(model, ModelInput(tokens_N, layout), rows_R=rows_R)
@@ -185,16 +186,16 @@ class MaskedLMPredictor:
         )
 
     def _word(self, token: int) -> str:
-        """Readable form of a token: its text, or its name in the vocabulary if it is only white
-        space or part of a character."""
+        """Return the readable form of a token: its text, or its vocabulary entry if it is only
+        white space or part of a character."""
         return (
             self.tokenizer.decode([token]).strip(" \n\t\ufffd") or self.tokenizer.tokens([token])[0]
         )
 
 
 def gaps_in(line: str, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """The tokens of a line and the indices of its gaps. The space before a gap belongs to the
-    missing word."""
+    """Return the tokens of a line and the indices of its gaps. The space before a gap belongs to
+    the missing word."""
     parts = GAP.split(line)
     parts = [*(part.removesuffix(" ") for part in parts[:-1]), parts[-1]]
     goes_on = np.array([False] + [True] * (len(parts) - 1))

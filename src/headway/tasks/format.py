@@ -1,8 +1,7 @@
 """Formats of answers and scores: lines for people, JSON for programs, tables, and HTML.
 
-JSON of answers has the same keys for all tasks: `file` or `source` for the input, `text` for
-generated text, `error` if there is no answer. Numbers are rounded to 6 decimal places, times to
-milliseconds.
+The JSON keys are the same for all tasks: `file` or `source` for the input, `text` for generated
+text, `error` if there is no answer. Numbers are rounded to 6 decimal places, times to milliseconds.
 """
 
 from __future__ import annotations
@@ -39,40 +38,41 @@ from headway.tasks.answers import (
 from headway.tasks.scores import ScoreRow, Scores, Standing
 
 DIGITS = 6
-"""Decimal places of numbers in JSON: fp32 has about seven significant digits."""
+"""Number of decimal places in JSON: fp32 has about seven significant digits."""
 
 MOST_CLASSES = 50
-"""Media answers list the probabilities of all classes in JSON only up to this number of classes."""
+"""Maximum number of classes for which media answers list all probabilities in JSON."""
 
 LISTED = 5
 """Number of most likely classes in JSON, unless another number is requested."""
 
 MOST_ROWS = 50
-"""Number of answers in the HTML table of a notebook."""
+"""Maximum number of answers in the HTML table of a notebook."""
 
 CELL_STYLE = "text-align:left;white-space:pre-wrap"
 
 
 @dataclass(frozen=True)
 class PrintOptions:
-    """How answers are printed for people."""
+    """Options for answers that are printed for people."""
 
     scores: bool = False
-    """Print the score of each answer."""
+    """Whether to print the score of each answer."""
 
     numbered: bool = False
-    """Print the number of the input before each output, because an input may have several."""
+    """Whether to print the index of the input before each output, because an input may have several
+    outputs."""
 
     alignments: bool = False
     top: int | None = None
-    """Number of most likely classes to print with their probabilities; None: only the best class,
-    without."""
+    """Number of most likely classes to print, with their probabilities. None: only the best class,
+    without its probability."""
 
     form: str = "text"
     """Format of transcripts: `text`, `srt` or `vtt`."""
 
     streamed: bool = False
-    """Continuations were already printed while they were generated."""
+    """Whether continuations were already printed during generation."""
 
 
 def to_json(answer: Answer) -> JsonDict:
@@ -201,8 +201,8 @@ def _(answer: GapAnswer) -> JsonDict:
 
 @_lines.register
 def _(answer: GapAnswer, show: PrintOptions, number: int) -> str:
-    """The filled text. If several candidates per gap were requested, one line per candidate
-    instead, with the number of its gap where there are several."""
+    """Return the filled text. If several candidates per gap were requested, return one line per
+    candidate instead, which begins with the number of its gap if the text has several gaps."""
     if all(len(gap) < 2 for gap in answer.gaps):
         return answer.text
     several = len(answer.gaps) > 1
@@ -254,8 +254,8 @@ def _(answer: TextAnswer) -> JsonDict:
 
 @_lines.register
 def _(answer: TextAnswer, show: PrintOptions, number: int) -> str:
-    """One line per output text, separated by tabs: input number and score if requested, the text,
-    and the alignment if requested."""
+    """Return one line per output text, with tab-separated columns: input number and score if
+    requested, the text, and the alignment if requested."""
     return "\n".join(_text_line(one, show, number) for one in (answer, *answer.others))
 
 
@@ -269,8 +269,11 @@ def _text_line(answer: TextAnswer, show: PrintOptions, number: int) -> str:
 
 
 def _shown_link(link: Any) -> str:
-    """Alignment of one word as text. Between words it is `0-2`, as in the Pharaoh format. For an
-    image it is `circle:8,16,16,24`: the pixel box left, top, right, bottom of the word's region."""
+    """Return the alignment of one word as text.
+
+    Between words it is `0-2`, as in the Pharaoh format. For an image it is `circle:8,16,16,24`: a
+    word, and the pixel box (left, top, right, bottom) of its region.
+    """
     if isinstance(link, tuple):
         return "{}-{}".format(*link)
     return f"{link.word}:{','.join(map(str, link.box))}"
@@ -450,7 +453,8 @@ def to_html(answers: Sequence[Answer]) -> str:
 
 
 def _html_table(head: Sequence[str], rows: Iterable[Sequence[str]], attributes: str = "") -> str:
-    """Return an HTML table. Cells are HTML already; `attributes` are those of every cell."""
+    """Return an HTML table. The cells are already HTML. `attributes`: HTML attributes of every
+    cell."""
 
     def line(cells: Sequence[str], tag: str) -> str:
         shown = "".join(f"<{tag}{attributes}>{cell}</{tag}>" for cell in cells)
@@ -472,8 +476,8 @@ def _html_cell(answer: Answer, name: str) -> str:
 
 
 def _shaded(answer: Answer) -> str:
-    """HTML of a text with less likely tokens in stronger red; empty if the tokens do not add up to
-    the text."""
+    """Return a text as HTML, with less likely tokens in stronger red. It is empty if the
+    concatenated tokens differ from the text."""
     if not isinstance(answer, TextAnswer) or len(answer.token_log_probs) < len(answer.tokens):
         return ""
     parts = [token.replace("▁", " ") for token in answer.tokens]
@@ -490,8 +494,9 @@ def _shaded(answer: Answer) -> str:
 
 
 def score_rows(scores: Scores) -> list[ScoreRow]:
-    """Return the rows of `headway evaluate`: number of examples, metrics with their intervals,
-    other results, then the model's members and the baselines with the main metric."""
+    """Return the rows of the table of `headway evaluate`: number of examples, metrics with their
+    intervals, and other results. The main metric of the model's members and of the baselines
+    follows."""
     rows = [] if scores.n is None else [(scores.unit, f"{scores.n:,}", "")]
     for name, value in scores.items():
         metric, known = scores.metrics[name], scores.intervals.get(name)
@@ -500,7 +505,7 @@ def score_rows(scores: Scores) -> list[ScoreRow]:
         rows.append((metric.label, metric.shown(value), "; ".join(filter(None, notes))))
     rows += scores.details
     for name, method in scores.methods.items():
-        # The main metric, or the first that a baseline has.
+        # Show the main metric, or the first metric that the baseline has.
         first = next((metric for metric in scores if metric in method.values), "")
         rows.append((name, _score_cell(scores, method.values, first) or "–", method.remark))
     return rows
@@ -520,7 +525,8 @@ def score_facts(scores: Scores) -> JsonDict:
 
 
 def scores_html(scores: Scores) -> str:
-    """Return an HTML table for notebooks: all metrics, with those of members and baselines."""
+    """Return an HTML table for notebooks with all metrics of the model, its members and the
+    baselines."""
     names = [name for name in scores.metrics if name in scores]
     methods = {"model": scores, **scores.members, **scores.baselines}
     rows = [
@@ -535,7 +541,8 @@ def _score_cell(scores: Scores, values: Mapping[str, float], name: str) -> str:
 
 
 def confusion_rows(scores: Scores) -> list[list[str]]:
-    """Return the confusion matrix with its head, or nothing if there is none."""
+    """Return the confusion matrix as rows of text, with a header row; empty if there is no
+    matrix."""
     found = scores.figures.get("confusion")
     if not found:
         return []
@@ -545,7 +552,7 @@ def confusion_rows(scores: Scores) -> list[list[str]]:
 
 
 def comparison_lines(rows: Sequence[Standing], metric: Metric) -> list[str]:
-    """Return the lines that compare the model with the baselines at the end of training."""
+    """Return the lines that compare the model with its baselines at the end of training."""
     wide = max((len(row.name) for row in rows), default=0)
     values = [f"{row.value:.{metric.digits}f}" for row in rows]
     most = max(map(len, values), default=0)

@@ -1,5 +1,5 @@
-"""Hard distillation of an image classifier: the distillation token is trained on the classes that a
-teacher predicts (DeiT, Touvron et al. 2021)."""
+"""Hard distillation of an image classifier (DeiT, Touvron et al. 2021): the distillation token is
+trained on the classes that a teacher predicts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from headway.tasks.readout import OneClass
 
 
 class HardTeacher:
-    """Teacher of hard distillation. Its model is loaded on the device of the first batch."""
+    """Teacher of hard distillation. Its model is loaded on first use, on the device of the
+    batch."""
 
     def __init__(self, settings: RunSettings) -> None:
         self.folder = run_folder(settings.classify.teacher)
@@ -31,7 +32,8 @@ class HardTeacher:
 
     @torch.no_grad()
     def predict(self, given: ModelInput) -> Tensor:
-        """Predicted class of each image. All images of the batch must have the same size."""
+        """Return the class that the teacher predicts for each image. All images of the batch must
+        have the same size."""
         (group,) = given.values.groups
         if self.model is None:
             self.model = self._load(group.device)
@@ -49,8 +51,8 @@ class HardTeacher:
         return model
 
     def _layout(self, group: Tensor) -> Layout:
-        """Layout of the teacher's patches, which may differ from the student's. Cached, because
-        CUDA graphs need the same tensors in every step."""
+        """Return the layout of the teacher's patches, which may differ from the student's. It is
+        cached, because CUDA graphs need the same tensors in every step."""
         key = tuple(group.shape)
         if key not in self._layouts:
             rows = self.image.rows_of(*(group.shape[i] for i in (1, 3, 4)))
@@ -59,8 +61,8 @@ class HardTeacher:
 
 
 def check_teacher(settings: RunSettings) -> ImageSettings:
-    """Check that the teacher has the same classes and reads images of the same size as the student.
-    Returns the teacher's image settings."""
+    """Return the teacher's image settings. Raise an error unless the teacher has the student's
+    classes and image size."""
     name, model = settings.classify.teacher, settings.model
     other = load_run(run_folder(name))
     if spec_of(other) != spec_of(settings):

@@ -1,4 +1,4 @@
-"""Reader for the log of a run, `metrics.jsonl`, which tolerates incomplete and damaged lines."""
+"""Reader of a run's log, `metrics.jsonl`, which tolerates incomplete and damaged lines."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from headway.specs.metrics import METRICS, Metric
 LOG = "metrics.jsonl"
 
 LogEntry = dict[str, Any]
-"""One line of the log `metrics.jsonl`."""
+"""One line of the log `metrics.jsonl`, parsed from JSON."""
 
 StepValue = tuple[float, float]
-"""A step and a value."""
+"""Training step, and the value of a metric at this step."""
 
 
 @dataclass
 class History:
-    """The lines of `metrics.jsonl` by kind, in the order of their steps."""
+    """Log entries of a run by kind, in the order of their steps."""
 
     train: list[LogEntry] = field(default_factory=list)
     valid: list[LogEntry] = field(default_factory=list)
     event: list[LogEntry] = field(default_factory=list)
     end: list[LogEntry] = field(default_factory=list)
     scores: Mapping[str, Metric] = field(default_factory=lambda: METRICS)
-    """Definitions of the metrics that the run may have logged, by name."""
+    """Definitions of the metrics in the log, by name."""
 
     @property
     def last(self) -> LogEntry:
-        """The entry for the end of the run; empty if the run has not ended."""
+        """Log entry for the end of the run; empty if the run has not ended."""
         return self.end[-1] if self.end else {}
 
     @property
     def kept_scores(self) -> dict[str, float]:
-        """Scores of the final weights; empty if they were not logged."""
+        """Scores of the final weights, by metric name; empty if they were not logged."""
         return named_scores(self.last.get("scores")).get(str(self.last.get("kept")), {})
 
     def points(self, kind: str, name: str) -> list[StepValue]:
@@ -49,7 +49,7 @@ class History:
 
 
 def read_history(folder: Path) -> History:
-    """The history of a run folder. Entries with an invalid step are skipped."""
+    """Return the log of a run folder. Entries with an invalid step are skipped."""
     history = History()
     kinds = {"train", "valid", "event", "end"}
     for entry in entries(folder / LOG):
@@ -63,7 +63,8 @@ def read_history(folder: Path) -> History:
 
 
 def entries(path: Path) -> Iterator[LogEntry]:
-    """The entries of `metrics.jsonl`. Damaged lines, such as one cut off by a kill, are skipped."""
+    """Yield the entries of `metrics.jsonl`. Damaged lines are skipped, for example one that was cut
+    off when the process was killed."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     for line in text.split("\n"):
         with suppress(ValueError):
@@ -73,7 +74,7 @@ def entries(path: Path) -> Iterator[LogEntry]:
 
 
 def _with_current_names(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry of an older log, with the metric names that are used now."""
+    """Return an older log entry with its metric names converted to the current ones."""
     return {
         METRIC_NAMES.get(name, name): _with_current_names(value)
         if isinstance(value, dict)
@@ -83,22 +84,22 @@ def _with_current_names(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def named_scores(found: object) -> dict[str, dict[str, float]]:
-    """Scores by name from a log entry, for example of each baseline; malformed entries are left
-    out."""
+    """Return groups of scores in a log entry, such as those of each baseline, by name. Malformed
+    groups are left out."""
     every = found.items() if isinstance(found, dict) else ()
     return {str(name): values for name, values in every if isinstance(values, dict)}
 
 
 def number(value: object) -> float:
-    """A logged value as a float; NaN if it is not a number."""
+    """Return a logged value as a float; NaN if it is not a number."""
     return float(value) if isinstance(value, int | float) else math.nan
 
 
 def mean(points: Sequence[StepValue]) -> float:
-    """Mean value of the points, of which there must be at least one."""
+    """Return the mean value of at least one point."""
     return sum(value for _, value in points) / len(points)
 
 
 def finite(points: Iterable[StepValue]) -> list[StepValue]:
-    """The points whose value is neither NaN nor infinite."""
+    """Return the points whose value is neither NaN nor infinite."""
     return [point for point in points if math.isfinite(point[1])]

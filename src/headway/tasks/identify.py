@@ -1,4 +1,5 @@
-"""Speaker identification and verification: classes of recordings, and vectors to compare them."""
+"""Speaker identification by classification, and speaker verification by the cosine of
+embeddings."""
 
 from __future__ import annotations
 
@@ -46,22 +47,24 @@ from headway.tasks.task import InferenceRequest, Predictor
 Float32Array = NDArray[np.float32]
 
 MOST_VERIFIED = 2000
-"""Largest number of validation recordings that are compared with each other during training; they
-have about `MOST_PAIRS` pairs."""
+"""Maximum number of validation recordings that are compared pairwise during training: 2,000
+recordings have about `MOST_PAIRS` pairs."""
 
 MOST_PAIRS = 2_000_000
-"""Largest number of pairs in a verification; of more pairs a random sample is used. All pairs are
-in memory at once, with a few tens of bytes each."""
+"""Maximum number of pairs in a verification; a random sample is used if there are more. All pairs
+are in memory at once and take a few tens of bytes each."""
 
 
 class IdentifyTask(ClassifyTask):
-    """Speaker identification: audio classification whose embeddings also verify speakers."""
+    """Task of speaker identification: audio classification whose embeddings also verify
+    speakers."""
 
     def objective(self, settings: Resolved, prepared: PreparedData) -> IdentifyObjective:
         return IdentifyObjective(settings, prepared)
 
     def predictor(self, use: InferenceRequest) -> Predictor:
-        """A classifier, or, with `--against` or `--to`, a predictor of speaker vectors."""
+        """Return a classifier. With `--against` or `--to`, return a predictor that compares speaker
+        embeddings."""
         if not use.options.get("against") and not use.options.get("to"):
             return ClassifyPredictor(use)
         check_options(CallFacts(row=self.row, options=use.options))
@@ -78,16 +81,20 @@ class IdentifyObjective(ClassifyObjective):
 
 @dataclass(frozen=True)
 class SpeakerPredictions(LabelPredictions):
-    """Predicted speakers, and vectors of the recordings."""
+    """Predicted speakers, and the embeddings of the recordings."""
 
     vectors_ND: Float32Array | None = None
-    """Normalised embedding of each recording that is verified; None in a quick evaluation."""
+    """Embedding of each recording that is verified, normalized to length 1; None in a quick
+    evaluation."""
 
 
 @dataclass(frozen=True)
 class IdentifyEvaluator(ClassifyEvaluator):
-    """Evaluation of speaker classification and verification. Speakers in the training data are
-    classified. Verification uses the unknown speakers, or the known ones if there are no others."""
+    """Evaluation of speaker identification and verification.
+
+    Recordings of speakers in the training data are classified. Verification uses the recordings of
+    unknown speakers, or those of known speakers if there are no others.
+    """
 
     def predict(self, asked: EvalPass, examples: LabelledSet) -> SpeakerPredictions:
         said = super().predict(asked, examples)
@@ -130,7 +137,7 @@ class IdentifyEvaluator(ClassifyEvaluator):
         )
 
     def known(self, examples: LabelledSet) -> LabelledSet:
-        """The recordings of speakers in the training data."""
+        """Return the examples whose speakers are in the training data."""
         known_N = examples.truth_N < len(self.settings.labels)
         return replace(examples, truth_N=examples.truth_N[known_N])
 
@@ -148,7 +155,7 @@ class IdentifyEvaluator(ClassifyEvaluator):
 
 @torch.no_grad()
 def item_vectors(asked: EvalPass, items: ClassificationDataset) -> Float32Array:
-    """Normalised embedding of each example of an evaluation."""
+    """Return the embedding of each example, normalized to length 1."""
     unit, found = OneVector(unit=True), dict[int, Float32Array]()
     for rows, batch in asked.examples(items):
         read = unit.read(asked.model, items.inputs.to_model_input(batch.streams[0]))
@@ -161,17 +168,17 @@ class Verification:
     """Result of speaker verification on pairs of recordings."""
 
     eer: float
-    """Equal error rate, 0 to 1: the error rate at the threshold where false acceptances are as
+    """Equal error rate, from 0 to 1: the error rate at the threshold where false acceptances are as
     frequent as false rejections."""
 
     threshold: float
-    """Least cosine that counts as the same speaker."""
+    """Minimum cosine that counts as the same speaker, at the equal error rate."""
 
     same: int
-    """Number of pairs with the same speaker."""
+    """Number of pairs of recordings with the same speaker."""
 
     other: int
-    """Number of pairs with different speakers."""
+    """Number of pairs of recordings with different speakers."""
 
     speakers: int
 
@@ -183,8 +190,8 @@ class Verification:
 def verification(
     vectors_ND: NDArray[np.floating[Any]], labels_N: NDArray[np.int64], seed: int = 1
 ) -> Verification | None:
-    """Result of verification on all pairs of recordings, or on a sample of `MOST_PAIRS`. None
-    unless there are pairs with the same speaker and pairs with different speakers."""
+    """Return the result of verification on all pairs of recordings, or on a sample of `MOST_PAIRS`.
+    Return None unless some pairs have the same speaker and some have different speakers."""
     first, second = np.triu_indices(len(labels_N), 1)
     if len(first) > MOST_PAIRS:
         chosen = np.random.default_rng(seed).choice(len(first), MOST_PAIRS, replace=False)
@@ -200,8 +207,8 @@ def verification(
 
 
 class SpeakerPredictor(EmbeddingFilePredictor):
-    """Predictor that verifies the speaker of each recording, or finds it among enrolled
-    speakers."""
+    """Predictor that verifies the speaker of each recording, or identifies the speaker among
+    enrolled ones."""
 
     enrolled: dict[str, Float32Array]
 
@@ -228,7 +235,7 @@ class SpeakerPredictor(EmbeddingFilePredictor):
         yield from super().answers(lines, live)
 
     def vectors(self, values: Sequence[object]) -> Float32Array:
-        """Normalised embedding of each recording."""
+        """Return the embedding of each recording, normalized to length 1."""
         if not values:
             return np.zeros((0, 0), np.float32)
         opened = self.use.opened
@@ -239,8 +246,11 @@ class SpeakerPredictor(EmbeddingFilePredictor):
         return item_vectors(asked, found)
 
     def _enrolled(self) -> dict[str, Float32Array]:
-        """Embeddings of the enrolled speakers by name: the normalised mean over the recordings of
-        each speaker in a list, or the embedding of a single file."""
+        """Return the embeddings of the enrolled speakers, by name.
+
+        For a list, a speaker's embedding is the normalized mean over the recordings of the speaker.
+        A single file is a speaker with one recording.
+        """
         if self.against is None:
             return {}
         label_wanted = LABEL if self.is_list else None
@@ -285,8 +295,8 @@ class SpeakerPredictor(EmbeddingFilePredictor):
 
 
 def threshold_of(folder: Path) -> float | None:
-    """Decision threshold of the run: the least cosine that counts as the same speaker. It is the
-    equal-error threshold of the last evaluation, or None if that was not logged."""
+    """Return the decision threshold of the run: the minimum cosine that counts as the same speaker.
+    It is the equal-error threshold of the last evaluation, or None if none was logged."""
     for entry in reversed(read_history(folder).end):
         figures = entry.get("figures")
         found = figures.get("verification") if isinstance(figures, dict) else None
@@ -296,7 +306,7 @@ def threshold_of(folder: Path) -> float | None:
 
 
 def _unknown_speakers(settings: Resolved, files: DataSettings) -> list[str]:
-    """Labels of the test set that were not in the training data."""
+    """Return the labels of the test set that were not in the training data."""
     found = media_examples(files.media, files, "audio", LABEL)
     return sorted({name for one in found for name in one.labels} - set(settings.labels))
 

@@ -1,7 +1,8 @@
-"""Convert the inputs of Python calls: texts, mappings, and media in memory or in files.
+"""Conversion of the inputs of Python calls: texts, mappings, and media in memory or in files.
 
-The modality of the run determines the meaning of an input: a string is a text for a text model and
-the name of a file for a model of images or audio. Invalid inputs get an error with the reason.
+The modality of the run determines the meaning of an input: a string is a text for a text model, and
+a file name for a model of images or audio. An invalid input is converted to an error with the
+reason.
 """
 
 from __future__ import annotations
@@ -56,19 +57,19 @@ PATHS = ("path", "file")
 
 @dataclass(frozen=True)
 class ParsedInput:
-    """One input, converted to the form that predictors take."""
+    """One input, in the form that predictors take."""
 
     value: Any
     id: object = None
     row: Mapping[str, object] | None = None
-    """Row of the input table, without columns that hold media."""
+    """Row of the input table, without its media columns; None if the input was not a table row."""
 
     error: DataError | None = None
-    """Reason why the input is invalid."""
+    """Error that explains why the input is invalid; None if it is valid."""
 
 
 def is_several(x: object, settings: RunSettings) -> bool:
-    """Whether `x` is several inputs (a list, tuple, array or table) instead of one. Raises a
+    """Return whether `x` is several inputs (a list, tuple, array or table) rather than one. Raise a
     `TypeError` for iterators, which need `stream`."""
     kind = spec_of(settings).modality
     if has_columns(x):
@@ -109,7 +110,7 @@ def _array(x: object) -> AnyArray:
 
 
 def _several_in(values: AnyArray, kind: Modality) -> bool:
-    """Whether an array holds several inputs, judged by its number of axes."""
+    """Return whether an array holds several inputs, judged by its number of axes."""
     if values.dtype.kind in "OUT":
         return values.ndim > 0
     most = class_of(kind).item_axes  # (N, H, W) looks like (C, H, W)
@@ -117,7 +118,7 @@ def _several_in(values: AnyArray, kind: Modality) -> bool:
 
 
 def expected_input(settings: RunSettings) -> str:
-    """Description of the inputs that a run takes, for messages."""
+    """Return a description of the inputs that a run takes, for error messages."""
     front = media_settings(settings)
     if front is not None:
         made = class_of(what_of(front))
@@ -132,7 +133,8 @@ def expected_input(settings: RunSettings) -> str:
 
 
 def is_rows(xs: object) -> bool:
-    """Whether `xs` has rows with named columns: a table of any package, or a list of mappings."""
+    """Return whether `xs` has rows with named columns: a table of any package, or a list of
+    mappings."""
     if has_columns(xs):
         return True
     several = isinstance(xs, Sequence) and not isinstance(xs, str | bytes)
@@ -140,7 +142,8 @@ def is_rows(xs: object) -> bool:
 
 
 def _is_plain(table: Table, name: str) -> bool:
-    """Whether a column holds only texts, numbers or lists of them, which are cheap to keep."""
+    """Return whether a column holds only texts, numbers or lists of them. These are small enough to
+    keep with the answers."""
     values = (to_python(row.get(name)) for row in table.sample)
     return all(
         is_missing(one) or isinstance(one, str | int | float)
@@ -150,7 +153,7 @@ def _is_plain(table: Table, name: str) -> bool:
 
 
 class Inputs:
-    """Converter of user inputs for the predictors of one run."""
+    """Converts user inputs for the predictors of one run."""
 
     def __init__(self, settings: RunSettings, folder: Path) -> None:
         self.settings, self.folder = settings, folder
@@ -159,13 +162,17 @@ class Inputs:
         self.form = None if front is None else ItemFormat.of(what_of(front), front)
         self.n = 0
         self.strict = True
-        """Whether unknown keys are errors. Rows of a table may have additional columns."""
+        """Whether unknown keys raise an error. They do not in tables, whose rows may have
+        additional columns."""
 
     def parse_all(
         self, xs: Iterable[object], needs: Mapping[str, str] | None = None
     ) -> Iterator[ParsedInput]:
-        """Convert inputs in order; invalid ones yield their error. Columns of a table or of a list
-        of mappings are bound as in training, or by `needs`; other columns are not read."""
+        """Convert inputs in order. An invalid input yields its error.
+
+        Columns of a table or of a list of mappings are assigned to inputs as in training, or as
+        `needs` says. Other columns are not read.
+        """
         self.strict = False
         if is_rows(xs):
             table = table_of(xs)
@@ -176,7 +183,7 @@ class Inputs:
             yield self.parse(x)
 
     def parse(self, x: object, name: str = "") -> ParsedInput:
-        """Convert one input, or return its error. `name`: name in messages instead of its
+        """Convert one input, or return its error. `name`: name of the input in messages; empty: its
         number."""
         try:
             return self.parse_or_raise(x, name)
@@ -193,7 +200,7 @@ class Inputs:
         question = self._text(x, where) if self.form is None else self._media(x, self.form, where)
         return ParsedInput(question, own)
 
-    # -- tables
+    # -- inputs from tables
 
     def _rows(self, table: Table, needs: Mapping[str, str] | None) -> Iterator[ParsedInput]:
         binding = bind_inputs(table, self.settings, needs)
@@ -236,7 +243,7 @@ class Inputs:
         except DataError as error:
             return ParsedInput(None, error=error)
 
-    # -- text
+    # -- inputs for text models
 
     def _text(self, x: object, where: str) -> object:
         data, is_tuple = self.settings.data, self.spec.reads_labelled_texts
@@ -274,7 +281,7 @@ class Inputs:
         )
 
     def _named(self, x: Mapping[str, object], where: str) -> object:
-        """The inputs that a mapping names, in the order that the task defines."""
+        """Return the inputs in a mapping, in the order that the task defines."""
         data = self.settings.data
         found, known = [], set[str]()
         for need in self.spec.needs:
@@ -336,7 +343,7 @@ class Inputs:
             f"{where} is {shown_value(x)}, but this run takes {expected_input(self.settings)}."
         )
 
-    # -- media
+    # -- inputs for models of images, videos and audio
 
     def _media(self, x: object, form: ItemFormat, where: str) -> object:
         part, rate = MediaRegion(), None
@@ -360,11 +367,12 @@ class Inputs:
     def _part(
         self, x: Mapping[str, object], form: ItemFormat, where: str
     ) -> tuple[object, MediaRegion, object]:
-        """The media value in a mapping, the region of it to use, and its sampling rate."""
+        """Return the media value in a mapping, the region of it to use, and its sampling rate."""
         own = form.modality
         targets = {name for need in self.spec.needs if need.role == "target" for name in need.names}
         inputs = [need.name for need in self.spec.needs if need.role == "input"]
-        # Datasets give paths that do not exist locally next to the data, so the data comes first.
+        # Prefer the data itself to a path: datasets that contain the data may give paths that do
+        # not exist locally.
         every = dict.fromkeys((own, "array", "bytes", *PATHS, *inputs))
         keys = [key for key in every if key not in targets]
         times = ["rate", "sampling_rate", "start", "end"]
@@ -386,7 +394,7 @@ class Inputs:
         return values[0], MediaRegion(**part), x.get("rate", x.get("sampling_rate"))
 
     def _file(self, name: str, form: ItemFormat, part: MediaRegion) -> object:
-        """Read one media file. Folders and lists hold several inputs and raise an error."""
+        """Read one media file. Raise an error for folders and lists, which hold several inputs."""
         path = found_file(name, self.folder)
         check_kind(path, form.modality)
         if path.is_dir() and not form.is_moving:

@@ -1,6 +1,7 @@
-"""Classification of texts, text pairs, texts with fields, images, videos and audio.
+"""Classification and regression for texts, text pairs, documents with fields, images, videos and
+audio.
 
-Training, evaluation and prediction read the same items. Code that depends on the kind of input is
+Training, evaluation and prediction use the same datasets. Code that depends on the kind of input is
 in `tasks/preprocess/`, code that depends on the kind of target in `label_kinds.py`.
 """
 
@@ -78,14 +79,15 @@ from headway.tasks.task import InferenceRequest, Note, Predictor, Task
 from headway.tokens.tokenizer import Tokenizer
 
 SAMPLES = 8
-"""Number of examples with their predictions in the report of an evaluation: a short list."""
+"""Number of examples that are listed with their predictions in the report of an evaluation: a short
+list."""
 
 BAG = "bag of words"
 
 
 @dataclass(frozen=True)
 class ClassificationDataset(InputDatasetMixin):
-    """Inputs with their targets, if the targets are known."""
+    """Examples as model inputs, with their targets if these are known."""
 
     inputs: InputDataset
     truth_N: StoredTargets | None = None
@@ -108,14 +110,16 @@ class ClassificationDataset(InputDatasetMixin):
         if self.weights_N is not None:
             weights_B *= np.resize(self.weights_N[owner], n)
         known = np.zeros(len(rows), np.int64) if self.truth_N is None else self.truth_N[owner]
-        # Padding repeats the first items instead of zeros: mixup may mix any image with it.
+        # Fill a batch of fixed size with its first items instead of zeros, because mixup may mix
+        # any of its images.
         targets = torch.from_numpy(known[np.resize(np.arange(len(rows)), n)])
         return to_device(Batch((stream,), targets, torch.from_numpy(weights_B)), device)
 
 
 @dataclass
 class ClassifyObjective(Objective[Tensor]):
-    """Training objective of classification: targets, augmentation, losses and validation."""
+    """Training objective of classification, which defines targets, augmentation, losses and
+    validation."""
 
     evaluator: ClassifyEvaluator = field(init=False)
     train_dataset: ClassificationDataset = field(init=False)
@@ -161,7 +165,8 @@ class ClassifyObjective(Objective[Tensor]):
         fit_ngrams(model, self.train_dataset, right, tokenizer, note, link)
 
     def augment(self, model: nn.Module, batch: Batch[Tensor]) -> Batch[Tensor]:
-        """The augmented batch, with its targets as a matrix like the logits (B C)."""
+        """Return the augmented batch, with its targets as a matrix of the shape of the logits (B
+        C)."""
         stream = self.train_dataset.inputs.to_model_input(batch.streams[0])
         aims_BC = self.label_type.targets(batch.targets)
         if model.training:
@@ -173,9 +178,12 @@ class ClassifyObjective(Objective[Tensor]):
         return self.readout.read(model, *given.streams).with_weights(given.weights_R)
 
     def loss(self, read: Read, given: Batch[Tensor]) -> TaskLoss:
-        """The loss of all heads. A distillation token has half of the weight: its target is the
-        teacher's prediction for the same example, or the true label if there is no teacher, as in
-        further training of an imported DeiT."""
+        """Return the loss over all heads.
+
+        The head of a distillation token has half of the weight. Its target is the class that the
+        teacher predicts. Without a teacher it is the true label, as in further training of an
+        imported DeiT.
+        """
         own = self.label_type.loss(read, given.targets)
         if not read.extra_heads:
             return own
@@ -199,7 +207,8 @@ class ClassifyObjective(Objective[Tensor]):
         return self.label_type.values(shares_NC, self.valid_truth_N)["loss"]
 
     def notes(self) -> list[str]:
-        """A line about the metric that chooses the checkpoint, if it is not the task's default."""
+        """Return a line about the metric that selects the checkpoint; empty if it is the task's
+        default."""
         why = self.settings.why.get("train.metric", "")
         usual = spec_of(self.settings).scores[0]
         if not why or self.metric.name == usual:
@@ -210,8 +219,8 @@ class ClassifyObjective(Objective[Tensor]):
         ]
 
     def evaluate(self, asked: EvalPass) -> Scores:
-        """Scores of the classifier. Rare labels add a warning, and the end of training adds the
-        learning curve of cheap classifiers."""
+        """Return the scores of the classifier. A warning is added if labels are rare, and the
+        learning curve of cheap classifiers at the end of training."""
         text = rare_label_note(self.label_type.supports(self.valid_truth_N))
         caution = f"caution: {text} Their scores and macro F1 are unreliable."
         return super().evaluate(asked).updated(
@@ -220,8 +229,8 @@ class ClassifyObjective(Objective[Tensor]):
         )  # fmt: skip
 
     def _few_labels(self, device: torch.device) -> list[dict[str, Any]]:
-        """Learning curve of cheap classifiers on few labels. Empty unless the run fine-tunes a text
-        encoder on a small single-label dataset."""
+        """Return the learning curve of cheap classifiers on few labelled examples. It is empty
+        unless the run fine-tunes a text encoder on a small dataset with one label per example."""
         from headway.tasks import few_labels as few
 
         texts, run = self.preprocessor.texts(self.prepared.train), self.settings.start.run
@@ -251,23 +260,23 @@ class ClassifyObjective(Objective[Tensor]):
 
 @dataclass(frozen=True)
 class ItemLogits:
-    """Logits of a model for all windows of the first examples, kept separately for its neural
-    layers and its n-gram table."""
+    """Logits for all windows of the first examples, kept separately for a model's neural layers and
+    its n-gram table."""
 
     label_type: LabelType
     dataset: ClassificationDataset
     n: int
-    """Number of examples."""
+    """Number of examples whose windows have logits."""
 
     rows: Sequence[IntArray]
     neural: Sequence[Tensor]
-    """Logits from the neural layers (R C), batch by batch."""
+    """Logits of the neural layers (R C), batch by batch."""
 
     ngrams: Sequence[Tensor] | None = None
-    """Logits from the n-gram table for the same windows; None if the model has none."""
+    """Logits of the n-gram table for the same windows; None if the model has no n-grams."""
 
     ngram_weight: float = 0.0
-    """Weight of the n-grams in the prediction."""
+    """Weight of the n-grams in the prediction, from 0 to 1."""
 
     @classmethod
     @torch.no_grad()
@@ -287,19 +296,20 @@ class ItemLogits:
         return cls(target, items, n, every, neural, ngrams or None, share)
 
     def with_ngram_weight(self, share: float | None) -> ItemLogits:
-        """A copy with this weight of the n-grams; None: unchanged."""
+        """Return a copy with this weight of the n-grams; None: unchanged."""
         return self if share is None else replace(self, ngram_weight=share)
 
     @property
     def single_members(self) -> dict[str, ItemLogits]:
-        """Copies that predict with the neural layers alone and with the n-grams alone; empty for a
+        """Copies that predict with only the neural layers and with only the n-grams; empty for a
         model without n-grams."""
         if self.ngrams is None:
             return {}
         return {NEURAL: replace(self, ngram_weight=0.0), NGRAMS: replace(self, ngram_weight=1.0)}
 
     def per_example(self, temperature: float = 1.0) -> FloatArray:
-        """Predictions for each example: the mean of the probabilities over its windows."""
+        """Return the prediction for each example: the mean over its windows of the probabilities,
+        or of the numbers in regression."""
         made = (
             (rows, self.label_type.predictions(scores_RC / temperature).numpy())
             for rows, scores_RC in zip(self.rows, self._scores(), strict=True)
@@ -314,8 +324,8 @@ class ItemLogits:
                 for one_RC, other_RC in both)  # fmt: skip
 
     def temperature(self, truth_N: TargetArray) -> Temperature | None:
-        """Calibration temperature with the lowest loss on these examples, fitted to at most
-        `ENOUGH` probabilities."""
+        """Return the calibration temperature with the lowest loss on these examples. It is fitted
+        to at most `ENOUGH` probabilities, to save time."""
         some = self.first(ENOUGH // max(1, len(self.label_type.names)))
         truth_N = truth_N[: some.n]
         return fit_temperature(
@@ -330,7 +340,7 @@ class ItemLogits:
         )
 
     def first(self, n: int) -> ItemLogits:
-        """A copy with only the first `n` examples."""
+        """Return a copy with only the first `n` examples."""
         if n >= self.n:
             return self
         kept = [self.dataset.example_index[rows] < n for rows in self.rows]
@@ -351,10 +361,10 @@ class LabelPredictions:
     models: Sequence[ItemLogits]
     temperature: Temperature | None = None
     fitted: Mapping[str, float] = field(default_factory=dict)
-    """Settings of the run that were fitted to these examples, by dotted name."""
+    """Run settings that were fitted to these examples, such as a threshold, by dotted name."""
 
     scored_N: NDArray[np.bool_] | None = None
-    """Mask of the examples that are scored; None: all are."""
+    """Mask of the examples that are scored; None: all of them."""
 
     @property
     def divisor(self) -> float:
@@ -371,8 +381,8 @@ class LabelPredictions:
 
     @property
     def members(self) -> dict[str, FloatArray]:
-        """Predictions of the neural layers alone and of the n-grams alone, for a single model;
-        empty without n-grams."""
+        """Predictions of a single model with only its neural layers and with only its n-grams, by
+        name; empty without n-grams."""
         if len(self.models) > 1:
             return {}
         found = self.models[0].single_members
@@ -381,23 +391,23 @@ class LabelPredictions:
 
 @dataclass(frozen=True)
 class LabelledSet:
-    """Examples with their targets."""
+    """Examples with their targets, on which a classifier is evaluated."""
 
     columns: Columns
     truth_N: TargetArray
     datasets: Sequence[ClassificationDataset]
-    """The examples as each model of an ensemble reads them."""
+    """Model inputs of the examples, for each model of an ensemble."""
 
     originals: Sequence[TextPair] | None = None
-    """Texts as written in the files of a test set; None: decode them from the tokens."""
+    """Texts as written in the files of a test set. None: decode the texts from their tokens."""
 
     places: Sequence[str] = ()
-    """Names of the first media examples, such as their files."""
+    """Names of the first media examples, such as file names; empty for texts."""
 
 
 @dataclass(frozen=True)
 class ClassifyEvaluator(Evaluator[LabelledSet, LabelPredictions]):
-    """Evaluator of a classifier or of an ensemble of classifiers."""
+    """Evaluation of a classifier, or of an ensemble of classifiers."""
 
     runs: Sequence[Resolved]
     tokenizer: Tokenizer | None
@@ -416,8 +426,8 @@ class ClassifyEvaluator(Evaluator[LabelledSet, LabelPredictions]):
         return [preprocessor_of(run, self.tokenizer) for run in self.runs]
 
     def datasets(self, columns: Columns, before: int = 0) -> list[ClassificationDataset]:
-        """The examples preprocessed for each model. `before`: number of inputs answered before
-        these, for error messages."""
+        """Return the examples as inputs of each model. `before`: number of inputs answered earlier,
+        to number the inputs in error messages."""
         found = []
         for preprocessor in self.preprocessors:
             inputs = preprocessor.input_dataset(columns)
@@ -440,8 +450,8 @@ class ClassifyEvaluator(Evaluator[LabelledSet, LabelPredictions]):
     def fitted(
         self, predictions: LabelPredictions, examples: LabelledSet, calibrate: bool
     ) -> LabelPredictions:
-        """The predictions with a fitted temperature and decision threshold. A threshold that was
-        set by hand is kept."""
+        """Return the predictions with a fitted temperature and decision threshold. A threshold that
+        the user set is kept."""
         said, truth_N = predictions, examples.truth_N[: len(predictions.probs_NC)]
         temperature = said.models[0].temperature(truth_N) if calibrate else None
         if temperature is not None:
@@ -560,7 +570,7 @@ class BagOfWordsBaseline:
 
 
 def fitted_settings(fitted: LabelType, before: LabelType) -> dict[str, float]:
-    """Settings of a run that were fitted on its validation data."""
+    """Return the run settings that were fitted on the validation data, by dotted name."""
     if fitted is before or not isinstance(fitted, MultiLabel):
         return {}
     return {"classify.threshold": fitted.threshold}
@@ -568,7 +578,7 @@ def fitted_settings(fitted: LabelType, before: LabelType) -> dict[str, float]:
 
 @dataclass
 class ClassifyPredictor:
-    """Predictor of labels or numbers. Several models predict the mean of their outputs."""
+    """Predictor of labels or numbers. An ensemble predicts the mean of its models' outputs."""
 
     use: InferenceRequest
     n_given: int = field(default=0, init=False)
@@ -612,7 +622,7 @@ class ClassifyPredictor:
                 yield note_silence(answer, one)
 
     def _predicted(self, values: Sequence[object]) -> Iterable[FloatArray]:
-        """Predictions for each input, in the order of the inputs."""
+        """Return the predictions for each input, in input order."""
         if not values:
             return ()
         columns = self.evaluator.preprocessors[0].columns(values)
@@ -657,8 +667,8 @@ class ClassifyTask(Task):
         return label_stats(STATS_OF[self.row.modality](settings, prepared), prepared)
 
     def check(self, settings: Resolved, prepared: PreparedData) -> None:
-        """Raise an error for settings without effect on this kind of target, and for examples that
-        are too long unless they may be split into windows."""
+        """Raise an error for settings without effect on this kind of target. Raise an error for
+        examples that are too long, unless they may be split into windows."""
         check_effect(settings, [spec_of(settings)])
         if settings.classify.teacher:
             check_teacher(settings)

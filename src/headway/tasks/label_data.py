@@ -1,4 +1,4 @@
-"""Labelled examples from files, for training and for evaluation."""
+"""Reading of labelled examples from files, for training and for evaluation."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from headway.tokens.tokenizer import Tokenizer
 
 
 class LabelledColumns(NamedTuple):
-    """Labelled examples of a test set: stored columns and targets, and the original texts or file
+    """Labelled examples of a test set: stored columns, targets, and the original texts or file
     names."""
 
     columns: Columns
     truth_N: TargetArray
     texts: Sequence[TextPair] | None
-    """The original texts from the files; None for media."""
+    """Original texts from the files; None for media."""
 
     places: Sequence[str]
 
@@ -58,7 +58,7 @@ def prepare_labelled(
 
 
 def check_token(settings: RunSettings, what: MediaModality) -> None:
-    """Raise ConfigError if a hard-distillation teacher is set without a distillation token, or the
+    """Raise ConfigError if a hard-distillation teacher is set without a distillation token, or a
     token without a teacher."""
     if not class_of(what).is_image:
         return
@@ -82,7 +82,7 @@ def labelled_columns(
     tokenizer: Tokenizer | None,
     progress: Progress = SILENT,
 ) -> LabelledColumns:
-    """Read the test set from these files. Its labels must be among `names`."""
+    """Read the test set from these files. Raise an error for labels that are not in `names`."""
     if not spec_of(settings).is_text:
         from headway.data.prepare import evaluation_media
 
@@ -99,7 +99,8 @@ def labelled_columns(
 
 
 def plain_text(example: TextParts, settings: RunSettings) -> TextPair:
-    """Text of an example: both texts of a pair, or all fields joined by spaces."""
+    """Return an example as a pair of texts. Fields are joined by spaces; a single text is paired
+    with an empty one."""
     if settings.data.fields:
         return " ".join(example), ""
     return example[0], example[1] if len(example) > 1 else ""
@@ -108,7 +109,8 @@ def plain_text(example: TextParts, settings: RunSettings) -> TextPair:
 def labelled_examples(
     settings: RunSettings, data: DataSettings
 ) -> tuple[list[TextParts], TargetArray]:
-    """The texts of the files and their targets. Raise DataError for labels unknown to the run."""
+    """Return the texts of the files and their targets. Raise DataError for labels unknown to the
+    run."""
     numbers = {label: i for i, label in enumerate(settings.labels)}
     examples: list[TextParts] = []
     found: list[Any] = []
@@ -141,6 +143,6 @@ def labelled_examples(
 
 
 def unit_of(settings: RunSettings) -> str:
-    """Plural noun for the examples of a run, such as `images`, for messages."""
+    """Return the plural noun for the examples of a run, such as `images`, for messages."""
     what = spec_of(settings).media
     return "texts" if what is None else UNITS[what]

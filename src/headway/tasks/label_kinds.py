@@ -1,5 +1,7 @@
-"""Kinds of classification targets: one class, several labels, or a number. Each defines its loss,
-its predictions and its scores, for every kind of input."""
+"""Kinds of classification targets: one class, several labels, or a number.
+
+Each kind defines its loss, predictions and scores, whatever the kind of input.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,12 @@ from headway.tasks.readout import Read
 from headway.tasks.scores import PredictionsAndTargets, Range, ScoreRow
 
 TargetArray = NDArray[Any]
-"""Targets of some examples: label indices (N), multi-hot rows (N C), or numbers (N)."""
+"""Targets of some examples: label indices (N), multi-hot vectors (N C), or numbers (N)."""
 
 
 class MultiHot:
-    """Multi-label targets: stored as label indices, returned as multi-hot rows (N C)."""
+    """Multi-label targets: stored as label indices, and returned as multi-hot vectors (N C) on
+    access."""
 
     def __init__(self, store: TokenStore, width: int) -> None:
         self.store, self.width = store, width
@@ -62,16 +65,17 @@ class MultiHot:
         return found if np.ndim(rows) else found[0]
 
     def frequencies(self) -> NDArray[np.int64]:
-        """Number of examples with each label."""
+        """Return the number of examples with each label."""
         return np.bincount(np.asarray(self.store.tokens, np.int64), minlength=self.width)
 
 
 StoredTargets = TargetArray | MultiHot
-"""Targets of all examples of a split. Multi-hot rows may not fit into memory, hence `MultiHot`."""
+"""Targets of all examples of a split. Multi-label targets are a `MultiHot`, because all multi-hot
+vectors may not fit into memory."""
 
 
 def set_counts(targets: StoredTargets) -> Counter[tuple[int, ...]]:
-    """Number of examples with each set of labels."""
+    """Return the number of examples with each set of labels."""
     if isinstance(targets, MultiHot):
         rows = (targets.store[row] for row in range(len(targets)))
         return Counter(tuple(sorted(row.tolist())) for row in rows)
@@ -81,41 +85,46 @@ def set_counts(targets: StoredTargets) -> Counter[tuple[int, ...]]:
 IntArray = NDArray[np.int64]
 
 FEW_CLASSES = 50
-"""Largest number of classes for which every evaluation, not only the last one, keeps its confusion
-matrix."""
+"""Maximum number of classes for which evaluations during training compute figures per class. The
+final evaluation always does."""
 
 TOP = 5
-"""The n of top-n accuracy: top-5, as reported for ImageNet (Russakovsky et al. 2015)."""
+"""The n of top-n accuracy. Top-5 accuracy is usual for ImageNet (Russakovsky et al. 2015)."""
 
 
 class LabelType(ABC):
-    """Interface of the kinds of targets: single label, several labels, or a number. Predictions
-    (`shares_NC`) are probabilities or numbers, which are averaged over the windows of an example
-    and over models."""
+    """Interface of the kinds of targets: single label, several labels, or a number.
+
+    Predictions (`shares_NC`) are probabilities or numbers. They are averaged over the windows of an
+    example, and over the models of an ensemble.
+    """
 
     has_classes: ClassVar[bool]
     """Whether each example has exactly one class."""
 
     link: ClassVar[LinkFunction]
-    """Link function of a linear model for these targets: softmax, sigmoid or identity."""
+    """Link function of a linear model for these targets: `one` (softmax), `several` (sigmoid) or
+    `number` (identity)."""
 
     names: tuple[str, ...]
-    """Names of the labels; empty for numbers."""
+    """Names of the labels; empty for regression."""
 
     @abstractmethod
     def stored_targets(self, columns: Columns) -> StoredTargets: ...
 
     def weights(self, truth_N: StoredTargets) -> NDArray[np.float32]:
-        """Weight of each example, chosen so that all classes have the same total weight."""
+        """Return the weight of each example, chosen so that all classes have the same total
+        weight."""
         raise NotImplementedError  # `ClassifySettings` allows `balance` only for single labels
 
     @abstractmethod
     def prior(self, train_N: StoredTargets, weights_N: NDArray[np.float32] | None) -> FloatArray:
-        """Logits (C) of a model that knows only the label frequencies of the training data."""
+        """Return the output of a model that knows only the target frequencies of the training data:
+        logits, or a number (C)."""
 
     @abstractmethod
     def targets(self, given: Tensor) -> Tensor:
-        """Targets of a batch as a matrix with the shape of the logits (B C)."""
+        """Return the targets of a batch as a matrix with the shape of the logits (B C)."""
 
     @abstractmethod
     def loss(self, read: Read, aims_BC: Tensor) -> TaskLoss: ...
@@ -125,58 +134,60 @@ class LabelType(ABC):
 
     @abstractmethod
     def values(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, float]:
-        """Metric values by name, such as loss and accuracy."""
+        """Return metric values by name, such as loss and accuracy."""
 
     def temperature(
         self, shares_at: Callable[[float], FloatArray], truth_N: TargetArray
     ) -> float | None:
-        """Temperature that calibrates the probabilities; None for numbers, which have none.
-        `shares_at` returns the predictions at a temperature."""
+        """Return the temperature that calibrates the probabilities; None for regression.
+        `shares_at`: function that returns the predictions at a temperature."""
         return None
 
     def fitted(self, shares_NC: FloatArray, truth_N: TargetArray) -> LabelType:
-        """A copy whose decision threshold, if there is one, is fitted to these examples."""
+        """Return a copy whose decision threshold, if there is one, is fitted to these examples."""
         return self
 
     def intervals(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, Range]:
-        """The 95 % confidence intervals by metric, in the units of the metrics."""
+        """Return the 95 % confidence intervals by metric, in the units of the metrics."""
         return {}
 
     def figures(self, shares_NC: FloatArray, truth_N: TargetArray, full: bool) -> JsonDict:
-        """Data for the figures of the report."""
+        """Return data for the figures of the report. `full`: include figures that are too large for
+        every evaluation."""
         return {}
 
     def details(self, figures: JsonDict, unit: str) -> tuple[list[ScoreRow], JsonDict]:
-        """Results besides the metrics: table rows to print, and JSON facts."""
+        """Return results other than metrics: table rows to print, and JSON facts."""
         return [], {}
 
     def remarks(self) -> dict[str, str]:
-        """Explanations of metrics by name, as remarks in tables."""
+        """Return explanations of metrics by name, which tables show as remarks."""
         return {}
 
     @abstractmethod
     def baseline_predictions(self, train_N: StoredTargets, n: int) -> dict[str, FloatArray]:
-        """Predictions of simple baselines for `n` examples, by name. Baselines know only the label
-        frequencies."""
+        """Return the predictions of simple baselines for `n` examples, by name. The baselines know
+        only the target frequencies of the training data."""
 
     @abstractmethod
     def remark(self, train_N: StoredTargets) -> str:
-        """Remark that describes the baseline of `baseline_predictions`, such as `always 'cat'`."""
+        """Return the description of the baseline in `baseline_predictions`, such as `always
+        'cat'`."""
 
     def frequencies(
         self, train_N: StoredTargets, valid_N: TargetArray, weights_N: NDArray[np.float32] | None
     ) -> TargetFrequencies | None:
-        """Frequencies of the targets in training and validation data; None if they cannot be
-        counted."""
+        """Return the frequencies of the targets in training and validation data; None if they
+        cannot be counted."""
         return None
 
     def supports(self, truth_N: TargetArray) -> dict[str, int]:
-        """Number of examples with each label; empty for numbers."""
+        """Return the number of examples with each label; empty for regression."""
         return {}
 
     @abstractmethod
     def sample(self, shares_C: FloatArray, truth: TargetArray) -> dict[str, str]:
-        """The target and the prediction of an example as text."""
+        """Return the target and the prediction of an example, as text."""
 
     @abstractmethod
     def title(self, truth: TargetArray) -> str: ...
@@ -197,13 +208,14 @@ class SingleLabel(LabelType):
     names: tuple[str, ...]
     smoothing: LabelSmoothing
     margin: float = 0.0
-    """Additive angular margin in radians (ArcFace); 0: ordinary softmax classification."""
+    """Additive angular margin in radians (ArcFace, Deng et al. 2019); 0: ordinary softmax
+    classification."""
 
     def stored_targets(self, columns: Columns) -> IntArray:
         return np.asarray(columns["label"], dtype=np.int64)
 
     def weights(self, truth_N: StoredTargets) -> NDArray[np.float32]:
-        """Weights inversely proportional to the class frequencies."""
+        """Return weights inversely proportional to the class frequencies."""
         truth_N = truth_N[:]
         n = len(self.names)
         counts_C = np.bincount(truth_N, minlength=n)
@@ -211,15 +223,16 @@ class SingleLabel(LabelType):
         return even_C.astype(np.float32)[truth_N]
 
     def prior(self, train_N: StoredTargets, weights_N: NDArray[np.float32] | None) -> FloatArray:
-        """Log-priors with add-one smoothing, minus their mean. With `classify.balance`, all classes
-        have the same weight and start at zero."""
+        """Return the logarithms of the class frequencies, with add-one smoothing, minus their mean.
+        With `classify.balance`, all classes have the same weight, so the result is zero."""
         labels_N = np.asarray(train_N[:], np.int64)
         counts_C = np.bincount(labels_N, weights=weights_N, minlength=len(self.names))
         logs_C = np.log(counts_C + 1.0)
         return np.asarray(logs_C - logs_C.mean(), np.float64)
 
     def targets(self, given: Tensor) -> Tensor:
-        """One-hot targets. The comparison works in a CUDA graph, where values cannot be read."""
+        """Return one-hot targets. They are computed by comparison, which a CUDA graph can
+        record."""
         return (given[:, None] == torch.arange(len(self.names), device=given.device)).float()
 
     def loss(self, read: Read, aims_BC: Tensor) -> TaskLoss:
@@ -232,7 +245,7 @@ class SingleLabel(LabelType):
         return scores_BC.double().softmax(-1)
 
     def values(self, shares_NC: FloatArray, truth_N: IntArray) -> dict[str, float]:
-        """Metric values by name: the loss in nats, all others in percent."""
+        """Return metric values by name: the loss in nats, all others in percent."""
         logs_NC = logs_of(shares_NC)
         counts = metrics.confusion(truth_N, logs_NC.argmax(1), logs_NC.shape[1])
         values = {
@@ -259,7 +272,7 @@ class SingleLabel(LabelType):
         }
 
     def figures(self, shares_NC: FloatArray, truth_N: IntArray, full: bool) -> JsonDict:
-        """Confusion matrix, scores of each class and reliability diagram."""
+        """Return the confusion matrix, the scores of each class and a reliability diagram."""
         if not full and len(self.names) > FEW_CLASSES:
             return {}
         logs_NC = logs_of(shares_NC)
@@ -295,8 +308,9 @@ class SingleLabel(LabelType):
     def frequencies(
         self, train_N: StoredTargets, valid_N: TargetArray, weights_N: NDArray[np.float32] | None
     ) -> TargetFrequencies | None:
-        """Class frequencies, weighted as in the loss. None with a margin, whose loss is larger than
-        cross-entropy and cannot be compared with that of the frequencies."""
+        """Return the class frequencies, weighted as in the loss. With a margin, return None: the
+        loss is then larger than cross-entropy, so a comparison with the frequencies would be
+        misleading."""
         if self.margin:
             return None
         weights_C, labels_N = np.ones(len(self.names), np.float32), train_N[:]
@@ -309,7 +323,7 @@ class SingleLabel(LabelType):
         return dict(zip(self.names, counts_C, strict=True))
 
     def named_outputs(self, shares_NC: FloatArray, truth_N: IntArray) -> PredictionsAndTargets:
-        """Names of the predicted and of the true classes."""
+        """Return the names of the predicted and of the true classes."""
         best_N = shares_NC.argmax(1)
         return [self.names[label] for label in best_N], [self.names[label] for label in truth_N]
 
@@ -327,14 +341,15 @@ class SingleLabel(LabelType):
 
 @dataclass(frozen=True)
 class MultiLabel(LabelType):
-    """Multi-label classification: any number of labels, each predicted independently."""
+    """Multi-label classification: any number of labels per example, each predicted
+    independently."""
 
     has_classes: ClassVar[bool] = False
     link: ClassVar[LinkFunction] = "several"
     names: tuple[str, ...]
     smoothing: float = 0.0
     threshold: float = several.THRESHOLD
-    """Labels with at least this probability are predicted."""
+    """Minimum probability of a label that is predicted."""
 
     def predicted(self, shares_NC: FloatArray) -> NDArray[np.bool_]:
         return several.predicted_labels(shares_NC, self.threshold)
@@ -343,7 +358,7 @@ class MultiLabel(LabelType):
         return MultiHot(columns["labels"], len(self.names))
 
     def prior(self, train_N: StoredTargets, weights_N: NDArray[np.float32] | None) -> FloatArray:
-        """Log-odds of each label, with add-one smoothing."""
+        """Return the log-odds of each label in the training data, with add-one smoothing."""
         assert isinstance(train_N, MultiHot)
         shares_C = (train_N.frequencies() + 1.0) / (len(train_N) + 2.0)
         return np.asarray(np.log(shares_C / (1.0 - shares_C)), np.float64)
@@ -358,7 +373,7 @@ class MultiLabel(LabelType):
         return scores_BC.double().sigmoid()
 
     def values(self, shares_NC: FloatArray, truth_N: TargetArray) -> dict[str, float]:
-        """Metric values by name: the loss in nats, all others in percent."""
+        """Return metric values by name: the loss in nats, all others in percent."""
         true_NC = truth_N > 0.5
         said_NC = self.predicted(shares_NC)
         return {
@@ -370,12 +385,12 @@ class MultiLabel(LabelType):
         }
 
     def temperature(self, shares_at: Callable[[float], FloatArray], truth_N: TargetArray) -> float:
-        """The temperature that calibrates the probability of each label."""
+        """Return the temperature that calibrates the probabilities of all labels."""
         return metrics.safe_temperature(shares_at, truth_N.astype(np.float64), several.nll)
 
     def fitted(self, shares_NC: FloatArray, truth_N: TargetArray) -> MultiLabel:
-        """A copy with the decision threshold that gives the highest micro F1 on the first of these
-        examples."""
+        """Return a copy with the decision threshold that gives the highest micro F1. To save time,
+        it is fitted to the first `ENOUGH` probabilities."""
         n = max(1, metrics.ENOUGH // max(1, len(self.names)))
         return replace(self, threshold=several.best_threshold(shares_NC[:n], truth_N[:n] > 0.5))
 
@@ -384,7 +399,7 @@ class MultiLabel(LabelType):
         return {"micro_f1": percent(found)}
 
     def figures(self, shares_NC: FloatArray, truth_N: TargetArray, full: bool) -> JsonDict:
-        """Scores of each label, and the calibration of all probabilities."""
+        """Return the scores of each label, and the calibration of all probabilities."""
         if not full and len(self.names) > FEW_CLASSES:
             return {}
         found = several.label_scores(self.predicted(shares_NC), truth_N > 0.5)
@@ -407,8 +422,11 @@ class MultiLabel(LabelType):
         return {"f1": "mean over labels", "loss": "nats per label"}
 
     def baseline_predictions(self, train_N: StoredTargets, n: int) -> dict[str, FloatArray]:
-        """The most frequent set of labels. Probabilities are the label frequencies, clipped so that
-        exactly the labels of this set reach the threshold."""
+        """Return predictions of the most frequent set of labels for every example.
+
+        The probabilities are label frequencies, clipped so that exactly the labels of the set reach
+        the threshold.
+        """
         counts = set_counts(train_N)
         often_C = np.zeros(len(self.names))
         for labels, count in counts.items():
@@ -458,8 +476,11 @@ class MultiLabel(LabelType):
 
 @dataclass(frozen=True)
 class Regression(LabelType):
-    """Regression. The model learns the number with its mean subtracted, divided by its standard
-    deviation."""
+    """Regression: prediction of a number.
+
+    The model learns the number minus the mean of the training data, divided by the standard
+    deviation.
+    """
 
     has_classes: ClassVar[bool] = False
     link: ClassVar[LinkFunction] = "number"
@@ -471,7 +492,8 @@ class Regression(LabelType):
         return np.asarray(columns["number"], np.float32)
 
     def prior(self, train_N: StoredTargets, weights_N: NDArray[np.float32] | None) -> FloatArray:
-        """The standardised mean of the training data: zero unless `classify.mean` is set."""
+        """Return the standardized mean of the training data. It is zero unless `classify.mean` is
+        set."""
         mean = float(np.mean(train_N[:], dtype=np.float64))
         return np.array([(mean - self.mean) / self.std])
 
@@ -500,7 +522,7 @@ class Regression(LabelType):
         return {"mae": (found.low, found.high)}
 
     def figures(self, shares_NC: FloatArray, truth_N: TargetArray, full: bool) -> JsonDict:
-        """Pairs of target and prediction, for a scatter plot of up to 400 examples."""
+        """Return up to 400 pairs of target and prediction, for a scatter plot."""
         rows = np.unique(np.linspace(0, len(shares_NC) - 1, min(400, len(shares_NC))).astype(int))
         points = zip(truth_N[rows].tolist(), shares_NC[rows, 0].tolist(), strict=True)
         return {"numbers": [[_short(true), _short(said)] for true, said in points]}
@@ -549,17 +571,19 @@ def logs_of(shares_NC: FloatArray) -> FloatArray:
 
 
 def with_margin(x_BD: Tensor, angles: CosineHead, aims_BC: Tensor, margin: float) -> Tensor:
-    """Logits for training with an additive angular margin (ArcFace, Deng et al. 2019). The margin
-    increases the angle to the true class, so that an example must be closer to its own class than
-    to others."""
+    """Return the training logits with an additive angular margin (ArcFace, Deng et al. 2019).
+
+    The margin increases the angle to the true class, so an example must be closer to its own class
+    than otherwise.
+    """
     cos_BC = angles.cosines(x_BD).clamp(-1 + 1e-6, 1 - 1e-6)
     turned_BC = (cos_BC.acos() + margin).clamp(max=np.pi).cos()
     return angles.scale * torch.where(aims_BC > 0.5, turned_BC, cos_BC)
 
 
 def top_n_accuracy(logs_NC: FloatArray, labels_N: IntArray, n: int) -> float:
-    """Top-`n` accuracy: the share of examples whose true class is among the `n` most likely. Ties
-    count in favour of the class with the lower index."""
+    """Return the top-`n` accuracy: the fraction of examples whose true class is among the `n` most
+    likely. The class with the lower index wins ties."""
     own_N1 = logs_NC[np.arange(len(labels_N)), labels_N][:, None]
     earlier_NC = np.arange(logs_NC.shape[1]) < labels_N[:, None]
     before_NC = (logs_NC > own_N1) | ((logs_NC == own_N1) & earlier_NC)
@@ -571,8 +595,8 @@ def percent(interval: Interval) -> Range:
 
 
 def class_calibration(logs_NC: FloatArray, truth_N: IntArray) -> JsonDict:
-    """Reliability diagram of the predicted classes, and the calibration error before and after the
-    best temperature."""
+    """Return the reliability diagram of the predicted classes, and the calibration error before and
+    after the best temperature."""
     temperature = metrics.fit_temperature(logs_NC, truth_N)
     after = metrics.calibration(metrics.apply_temperature(logs_NC, temperature), truth_N)
     found = metrics.calibration(logs_NC, truth_N)
@@ -591,6 +615,6 @@ def calibration_row(found: Mapping[str, Any], unit: str) -> ScoreRow:
 def class_frequencies(
     train: IntArray, valid: IntArray, n_labels: int, weights_C: NDArray[np.floating]
 ) -> TargetFrequencies:
-    """Class frequencies in the training and validation data, weighted as in the loss."""
+    """Return the class frequencies in the training and validation data, weighted as in the loss."""
     counts = (np.bincount(one, minlength=n_labels) * weights_C for one in (train, valid))
     return TargetFrequencies(*(np.rint(one).astype(np.int64) for one in counts))

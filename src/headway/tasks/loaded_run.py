@@ -1,8 +1,7 @@
-"""Loading of finished runs, for prediction, inspection and export.
+"""Loaded runs, for prediction, inspection and export.
 
-A `LoadedRun` is immutable. It keeps the models, the vocabulary and everything that is slow to
-load. Settings of a single call, such as the beam size, belong to the objects that are made for the
-call.
+A `LoadedRun` is immutable. It keeps the models, the vocabulary and everything that is slow to load.
+Settings of a single call, such as the beam size, are not stored in it.
 """
 
 from __future__ import annotations
@@ -50,26 +49,27 @@ T = TypeVar("T")
 @dataclass(frozen=True, eq=False)
 class LoadedRun:
     folders: tuple[Path, ...]
-    """Folders of the runs; several of them are an ensemble."""
+    """Folders of the runs; more than one is an ensemble."""
 
     runs: tuple[Resolved, ...]
-    """Settings of each run."""
+    """Settings of each run, in the order of `folders`."""
 
     words: Vocabularies | None
-    """Vocabulary, shared by all runs; None if there is none, as in models of images."""
+    """Vocabularies that all runs share; None if there are none, as in models of images."""
 
     device: torch.device = CPU
     precision: str = "fp32"
     """Data type of the weights: `fp32`, `bf16` or `int8`."""
 
     engine: Engine | None = None
-    """Inference engine, if it is not torch."""
+    """Inference engine; None: torch."""
 
     in_memory_models: tuple[nn.Module, ...] | None = None
-    """Models in memory that replace those in the folders; None: load from the folders."""
+    """Models in memory, which are used instead of those in the folders. None: load from the
+    folders."""
 
     lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False)
-    """Lock that a thread holds while the models compute: several threads share them."""
+    """Lock that a thread holds while the models compute, because several threads share them."""
 
     _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -92,12 +92,12 @@ class LoadedRun:
 
     @property
     def spec(self) -> Spec:
-        """Definition of the run's task in the table `specs/tasks.py`."""
+        """Row of the task table (`specs/tasks.py`) that defines the run's task."""
         return spec_of(self.settings)
 
     @property
     def models(self) -> list[nn.Module]:
-        """The models in eval mode. They are loaded on first use and then cached."""
+        """Models in eval mode. They are loaded on first use and then cached."""
         return list(
             self.cached("models", self._load)
             if self.in_memory_models is None
@@ -106,18 +106,18 @@ class LoadedRun:
 
     @property
     def writers(self) -> list[nn.Module]:
-        """The models for step-by-step decoding: their linear layers keep packed copies of the
-        weights, which make products with few rows fast. Empty if an engine decodes."""
+        """Models for step-by-step decoding, with packed copies of the weights. The copies make the
+        matrix products of a few tokens fast. Empty if an engine decodes."""
         return [] if self.engine is not None else list(self.cached("writers", self._pack))
 
     @property
     def model(self) -> nn.Module:
-        """The model of the first run."""
+        """Model of the first run."""
         return self.models[0]
 
     @property
     def vocab(self) -> Vocabularies:
-        """The vocabularies; an error for models without one."""
+        """Vocabularies of the runs. A model without vocabularies raises an error."""
         assert self.words is not None
         return self.words
 
@@ -128,23 +128,25 @@ class LoadedRun:
 
     @property
     def shape(self) -> ModelSettings:
-        """The model settings, which a finished run always has."""
+        """Model settings of the first run; a finished run always has them."""
         return self.settings.model
 
     @property
     def imported(self) -> dict[str, Any] | None:
-        """Facts about the original files, written by `headway import`; None for other runs."""
+        """Facts about the original files that `headway import` wrote; None for runs that were not
+        imported."""
         return self.cached("imported", lambda: _imported(self.folder))
 
     @property
     def search_cache(self) -> SearchCache:
-        """Cache of search objects by their decoding settings. On a GPU they hold CUDA graphs."""
+        """Cache of search objects, by their decoding settings. On a GPU these hold CUDA graphs."""
         from headway.decode.search.searcher import SearchCache
 
         return self.cached("searches", SearchCache)
 
     def cached(self, name: Hashable, make: Callable[[], T]) -> T:
-        """Value cached under a name. On first use, `make` computes it."""
+        """Return the value that is cached under a name. If there is none, compute it with `make`
+        and cache it."""
         if name not in self._cache:
             with self.lock:
                 if name not in self._cache:
@@ -152,7 +154,7 @@ class LoadedRun:
         return cast(T, self._cache[name])
 
     def release_lock(self, done: int = 0, total: int = 0) -> None:
-        """Let other threads use the models. The thread that holds the lock calls this between
+        """Let other threads use the models. The thread that holds the lock calls this between two
         batches."""
         try:
             self.lock.release()
@@ -162,12 +164,12 @@ class LoadedRun:
         self.lock.acquire()
 
     def with_model(self, model: nn.Module, settings: Resolved | None = None) -> LoadedRun:
-        """A copy of the run with another model."""
+        """Return a copy of the run with another model."""
         runs = self.runs[:1] if settings is None else (settings,)
         return replace(self, folders=self.folders[:1], runs=runs, in_memory_models=(model,))
 
     def to(self, device: str) -> LoadedRun:
-        """A copy on another device. The models of this object are not moved."""
+        """Return a copy on another device. The models of this object are not moved."""
         place = pick_device(device)
         if place == self.device:
             return self
@@ -177,9 +179,11 @@ class LoadedRun:
         return replace(self, device=place, in_memory_models=given)
 
     def inspection_copy(self) -> LoadedRun:
-        """A copy for inspection and modification, with modules of its own, so that hooks and
-        gradients do not affect this object. It shares the weights if they are in fp32 on the CPU;
-        otherwise it loads them again."""
+        """Return a copy for inspection and modification.
+
+        It has modules of its own, so hooks and gradients do not affect this object. It shares the
+        weights if they are in fp32 on the CPU; otherwise it loads them again.
+        """
         if self.engine is not None:
             raise UserError(
                 f"models opened with {Option('engine', self.engine.name)} cannot be inspected. "
@@ -214,12 +218,16 @@ def open_run(
     settings: Resolved | None = None,
     words: bool = True,
 ) -> LoadedRun:
-    """Open run folders or shipped models by their names; several of them form an ensemble.
+    """Open run folders, or shipped models by name. Everything but the weights is read and checked
+    here.
 
-    Everything but the weights is read and checked here. `precision`: `fp32`, `bf16`, `int8`, or
-    `auto` for `decode.precision`. `engine`: the inference engine; engines other than torch run an
-    exported folder. `settings`: those of the first run, if they are loaded already. `words`:
-    whether to load the vocabulary; copying or distilling weights does not need it.
+    Args:
+        *names: Folders or names; several form an ensemble.
+        device: Device of the models.
+        precision: `fp32`, `bf16`, `int8`, or `auto` for `decode.precision`.
+        engine: Inference engine. Engines other than torch run an exported folder.
+        settings: Settings of the first run, if they are already loaded.
+        words: Whether to load the vocabularies; copying or distilling weights does not need them.
     """
     check_device_and_precision("auto", precision)
     place = pick_device(device) if engine == "torch" else CPU
@@ -257,18 +265,15 @@ def open_plain(name: str | Path, settings: Resolved | None = None) -> LoadedRun:
 
 
 def compute_in_type(model: nn.Module, dtype: torch.dtype) -> None:
-    """Cast the weights of a model to this type, and compute in it: the residual stream has the same
-    type.
-
-    Norms, softmax and log-probabilities are still computed in fp32.
-    """
+    """Cast the weights of a model to this type, and compute in it, including the residual stream.
+    Norms, softmax and log-probabilities are still computed in fp32."""
     for weight in model.parameters():
         weight.data = weight.data.to(dtype)
     set_compute_dtype(model, dtype)  # images and audio come in fp32
 
 
 def cast_weights(model: nn.Module, precision: str) -> None:
-    """Convert the weights to the data type that `decode.precision` names."""
+    """Convert the weights to the data type that `decode.precision` specifies."""
     if precision == "bf16":
         compute_in_type(model, torch.bfloat16)
     if precision == "int8":
@@ -313,7 +318,8 @@ def _words(folder: Path, run: Resolved) -> Vocabularies | None:
 
 
 def check_fits(path: Path, n: int, what: str, rows: int, remedy: str) -> None:
-    """Raise FolderError if a file has more or fewer entries than the model has rows."""
+    """Raise FolderError if a file, such as a vocabulary, does not have as many entries as the
+    model."""
     if n != rows:
         raise FolderError(
             f"{path} does not match the model in its folder: the file has {n:,} {what}, but the "
@@ -331,7 +337,7 @@ def _same(one: Vocabularies | None, other: Vocabularies | None) -> bool:
 
 
 def _sharing(model: nn.Module) -> nn.Module:
-    """A copy of the modules that shares parameters and buffers with the original."""
+    """Return a copy of the modules that shares parameters and buffers with the original."""
     memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
     for weight in model.parameters():
         memo[id(weight)] = nn.Parameter(weight.detach(), requires_grad=weight.requires_grad)

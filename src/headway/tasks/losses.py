@@ -1,7 +1,7 @@
 """Training losses: the task's own loss, R-Drop and distillation, and the losses of output heads.
 
 Each loss is a sum over the targets of the batch; the training step divides it by their number.
-R-Drop and distillation only use a `Read`, so both work for every task.
+R-Drop and distillation need only the outputs of a model (`Read`), so they work for every task.
 """
 
 from __future__ import annotations
@@ -29,23 +29,25 @@ from headway.tasks.readout import Read
 LossOf = Callable[[nn.Module, Any], TaskLoss]
 
 PLAIN = LabelSmoothing(1.0, 0.0)
-"""No label smoothing: plain negative log-likelihood."""
+"""Label smoothing switched off: plain negative log-likelihood."""
 
 CHUNK_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
-"""Size limit of the logits of teacher or student that are in memory at once."""
+"""Maximum size in bytes of the logits of teacher or student that are in memory at once, by device
+type."""
 
 
 def loss_for(
     objective: Objective[Any], settings: RunSettings, teacher: nn.Module | None = None
 ) -> LossOf:
-    """The loss function of a run, from its settings."""
+    """Return the loss function of a run: distillation if there is a teacher, R-Drop if the settings
+    enable it, otherwise the task's own loss."""
     if teacher is not None:
         return distil(objective, teacher, settings.distil)
     return rdrop(objective, settings.train.rdrop) if settings.train.rdrop else plain(objective)
 
 
 def plain(objective: Objective[Any]) -> LossOf:
-    """The task's own loss, without regularisation."""
+    """Return the task's own loss, without R-Drop or distillation."""
 
     def loss(model: nn.Module, batch: Batch[Any]) -> TaskLoss:
         given = objective.augment(model, batch)
@@ -55,10 +57,11 @@ def plain(objective: Objective[Any]) -> LossOf:
 
 
 def rdrop(objective: Objective[Any], weight: float) -> LossOf:
-    """R-Drop (Liang et al. 2021): two passes with different dropout, and a penalty on the
-    divergence of their predictions.
+    """Return the R-Drop loss (Liang et al. 2021), which runs two passes with different dropout and
+    penalizes the divergence of their predictions.
 
-    ½ (loss₁ + loss₂) + weight/4 (KL(1‖2) + KL(2‖1)): the paper's loss over the doubled batch.
+    ½ (loss₁ + loss₂) + weight/4 (KL(1‖2) + KL(2‖1)): half of the paper's loss, which is a sum over
+    the two passes.
     """
     usual = plain(objective)
 
@@ -75,8 +78,8 @@ def rdrop(objective: Objective[Any], weight: float) -> LossOf:
 
 
 def _disagreement(one: Read, two: Read) -> Tensor:
-    """Symmetric KL divergence between two passes with different dropout, as a weighted sum over all
-    heads."""
+    """Return the symmetric KL divergence between two passes with different dropout, as a weighted
+    sum over all heads."""
     total = torch.zeros((), device=one.x_RD.device)
     for name, read in one.heads.items():
         other = two.heads[name]
@@ -91,13 +94,13 @@ def _disagreement(one: Read, two: Read) -> Tensor:
 
 
 def _kl(p_RC: Tensor, q_RC: Tensor) -> Tensor:
-    """KL(p ‖ q) of each position, from log-probabilities."""
+    """Return KL(p ‖ q) at each position, given log-probabilities."""
     return F.kl_div(q_RC, p_RC, reduction="none", log_target=True).sum(-1)
 
 
 def distil(objective: Objective[Any], teacher: nn.Module, settings: DistilSettings) -> LossOf:
-    """Distillation: a weighted sum of the task's own loss, the divergence between student and
-    teacher on the same batch, and the cosine distances of their hidden states."""
+    """Return the distillation loss: a weighted sum of the task's own loss, the divergence between
+    student and teacher on the same batch, and the cosine distances of their hidden states."""
 
     def listened(model: nn.Module) -> AbstractContextManager[Mapping[str, Sequence[Tensor]]]:
         return record(model, "given", gradients=True) if settings.between else nullcontext({})
@@ -122,7 +125,8 @@ def distil(objective: Objective[Any], teacher: nn.Module, settings: DistilSettin
 
 
 def soft_loss(student: Read, teacher: Read, temperature: float) -> Tensor:
-    """Divergence of the student's predictions from the teacher's, over all heads by weight."""
+    """Return the divergence of the student's predictions from the teacher's, as a weighted sum over
+    all heads."""
     losses = [
         read.loss_weight * _head_divergence(read, teacher.heads[name], temperature)
         for name, read in student.heads.items()
@@ -131,8 +135,11 @@ def soft_loss(student: Read, teacher: Read, temperature: float) -> Tensor:
 
 
 def _head_divergence(student: Read, teacher: Read, temperature: float) -> Tensor:
-    """Divergence of one head from the teacher's, summed over positions. Logits over a vocabulary
-    are computed in chunks, and again in the backward pass, to save memory."""
+    """Return the divergence of one head's predictions from the teacher's, summed over positions.
+
+    To save memory, logits over a vocabulary are computed in chunks, and computed again in the
+    backward pass.
+    """
     if student.small_output:
         with torch.no_grad():
             aims_RC = teacher.logits_RC
@@ -151,14 +158,15 @@ def _head_divergence(student: Read, teacher: Read, temperature: float) -> Tensor
         return chunk(*rows)
     total = student.x_RD.new_zeros((), dtype=torch.float32)
     for part in zip(*(x.split(limit) for x in rows), strict=True):
-        # Word heads use no random numbers, so no random state has to be restored.
+        # Heads over a vocabulary use no random numbers, so checkpointing need not restore a random
+        # state.
         total = total + checkpoint(chunk, *part, use_reentrant=False, preserve_rng_state=False)
     return total
 
 
 def cosine_loss(student: Read, teacher: Read) -> Tensor:
-    """Cosine loss on the last hidden states: the mean of 1 − cos between student and teacher, times
-    the number of targets, as losses are sums."""
+    """Return the cosine loss on the last hidden states: the mean of 1 − cos between student and
+    teacher. It is multiplied by the number of targets, because losses are sums."""
     weights_R = _weights(student)
     s_ND, t_ND, real_N = student.x_RD, teacher.x_RD, weights_R
     if student.real_N is not None:
@@ -171,9 +179,11 @@ def cosine_loss(student: Read, teacher: Read) -> Tensor:
 def between_loss(
     student: Mapping[str, Sequence[Tensor]], teacher: Mapping[str, Sequence[Tensor]], read: Read
 ) -> Tensor:
-    """Cosine loss on intermediate layers: the mean of 1 − cos between the input of each student
-    layer and that of the teacher layer it was initialised from. It is averaged over layers and
-    multiplied by the number of targets, as losses are sums."""
+    """Return the cosine loss on intermediate layers: the mean of 1 − cos between the input of each
+    student layer and that of the teacher layer from which it was initialized.
+
+    It is averaged over layers and multiplied by the number of targets, because losses are sums.
+    """
     apart = []
     for name, given in student.items():
         for number, pick in enumerate(pick_layers(len(given), len(teacher[name]))):
@@ -200,13 +210,13 @@ def _weighted(price_R: Tensor, read: Read) -> Tensor:
 
 
 def label_loss(read: Read, labels_R: Tensor, smoothing: LabelSmoothing) -> TaskLoss:
-    """Cross-entropy with one label per position and label smoothing."""
+    """Return the cross-entropy with one label per position and label smoothing."""
     logs_RC = read.log_probs()
     return _priced(-logs_RC.gather(1, labels_R[:, None])[:, 0], logs_RC, read, smoothing)
 
 
 def shared_loss(read: Read, targets_RC: Tensor, smoothing: LabelSmoothing) -> TaskLoss:
-    """Cross-entropy with a target distribution over labels for each position, and label
+    """Return the cross-entropy with a target distribution over labels at each position, and label
     smoothing."""
     logs_RC = read.log_probs()
     return _priced(-(targets_RC * logs_RC).sum(-1), logs_RC, read, smoothing)
@@ -219,7 +229,7 @@ def _priced(nll_R: Tensor, logs_RC: Tensor, read: Read, smoothing: LabelSmoothin
 
 
 def sets_loss(read: Read, aims_RC: Tensor, smoothing: float) -> TaskLoss:
-    """Binary cross-entropy of multi-label targets, averaged over the labels."""
+    """Return the binary cross-entropy of multi-label targets, averaged over the labels."""
     scores_RC = read.logits_RC
     soft_RC = aims_RC * (1 - smoothing) + smoothing / 2
     loss_R, nll_R = (
@@ -230,14 +240,14 @@ def sets_loss(read: Read, aims_RC: Tensor, smoothing: float) -> TaskLoss:
 
 
 def number_loss(read: Read, aims_RC: Tensor) -> TaskLoss:
-    """Squared error of predicted numbers."""
+    """Return the squared error of predicted numbers."""
     away_R = (read.logits_RC - aims_RC).square().mean(-1)
     return TaskLoss(_weighted(away_R, read), _weighted(away_R.detach(), read))
 
 
 def word_loss(read: Read, labels_R: Tensor, smoothing: LabelSmoothing) -> TaskLoss:
-    """Cross-entropy over a vocabulary. Logits are computed in chunks unless `read` already holds
-    all log-probabilities."""
+    """Return the cross-entropy over a vocabulary. Logits are computed in chunks, unless `read`
+    already holds all log-probabilities."""
     if read.cached_log_probs_RC is not None:
         return label_loss(read, labels_R, smoothing)
     head = read.scores
@@ -246,6 +256,6 @@ def word_loss(read: Read, labels_R: Tensor, smoothing: LabelSmoothing) -> TaskLo
 
 
 def pick_layers(student: int, teacher: int) -> list[int]:
-    """Indices of the teacher layers that initialise a student: for half as many layers, every other
-    one."""
+    """Return the indices of the teacher layers from which a student's layers are initialized. For
+    half as many layers, this is every other layer."""
     return [number * teacher // student for number in range(student)]

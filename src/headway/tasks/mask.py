@@ -1,8 +1,8 @@
 """Masked prediction: words of texts, as in BERT, or masked parts of images, videos and audio.
 
-The loss is computed only at masked positions, and so is the output head, the most expensive layer
-of a small text model. Pretraining on media helps runs that start from the model (`--from`) and have
-few labels.
+The loss and the output head are computed only at masked positions: the head is the most expensive
+layer of a small text model. Pretraining on media helps runs with few labels that start from the
+model (`--from`).
 """
 
 from __future__ import annotations
@@ -59,20 +59,21 @@ from headway.tasks.task import InferenceRequest, Predictor, Task
 from headway.tokens.tokenizer import MASK, Tokenizer
 
 CHUNK = 512
-"""Number of masked positions whose logits are computed at once."""
+"""Number of masked positions whose logits are computed at once, to limit memory."""
 
 SAMPLES = 5
-"""Number of windows with filled gaps in the report of an evaluation; each is a whole paragraph."""
+"""Number of windows with filled gaps in the report of an evaluation: a few, because each is a whole
+paragraph."""
 
 MEAN = "mean of masked parts"
 
 MaskedOutputs = Iterable[tuple[Read, Tensor]]
-"""Outputs at masked positions with their targets, batch by batch."""
+"""Model outputs at masked positions with their targets, batch by batch."""
 
 
 @dataclass(frozen=True)
 class MaskedPredictions:
-    """Scores of the predictions at masked positions. The predictions themselves are not kept: the
+    """Scores of the predictions at masked positions. The predictions are not kept, because the
     logits of a whole dataset would not fit into memory."""
 
     values: dict[str, float]
@@ -81,8 +82,8 @@ class MaskedPredictions:
 
 
 class MaskedHead(Protocol):
-    """Interface of the objectives at masked positions: tokens to predict, or pixels and mel frames
-    to reconstruct."""
+    """Interface of the training objectives at masked positions: prediction of tokens, or
+    reconstruction of pixels or mel frames."""
 
     name: ClassVar[str]
 
@@ -93,17 +94,17 @@ class MaskedHead(Protocol):
     def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]: ...
 
     def remarks(self, mask: float) -> dict[str, str]:
-        """Explanations of the metrics, as remarks in tables. `mask`: masked fraction of each
-        input."""
+        """Return explanations of the metrics, which tables show as remarks. `mask`: masked fraction
+        of each input."""
         ...
 
 
 @dataclass(frozen=True)
 class MaskedTokenHead:
-    """Prediction of masked tokens."""
+    """Objective of text models: prediction of the masked tokens."""
 
     dataset: MaskedTextDataset
-    """Items of the validation or test set."""
+    """Validation or test set, from which samples and the baseline are computed."""
 
     smoothing: LabelSmoothing = PLAIN
     name: ClassVar[str] = "words"
@@ -113,7 +114,7 @@ class MaskedTokenHead:
 
     @torch.no_grad()
     def predictions(self, answered: MaskedOutputs) -> MaskedPredictions:
-        """Loss, perplexity and accuracy (%) of the masked tokens."""
+        """Return loss, perplexity and accuracy (%) of the predicted tokens."""
         nll, right, count = 0.0, 0, 0
         for read, words_R in answered:
             logs_R, best_R = token_predictions(read, words_R)
@@ -127,7 +128,7 @@ class MaskedTokenHead:
         )
 
     def baseline_values(self) -> dict[str, float]:
-        """Scores of a baseline that predicts the token frequencies of this text at every
+        """Return the scores of a baseline that predicts the token frequencies of this text at every
         position."""
         items = self.dataset
         counts_V = np.bincount(items.store.tokens, minlength=items.tokenizer.vocab_size)
@@ -142,7 +143,7 @@ class MaskedTokenHead:
         return word_values(float(-logs_V[words_R].mean()), right)
 
     def samples(self, model: nn.Module, device: torch.device) -> list[dict[str, str]]:
-        """First windows as text with gaps, with the masked and the predicted tokens."""
+        """Return the first windows as text with gaps, with the masked and the predicted tokens."""
         shown, tokenizer = [], self.dataset.tokenizer
         for row in range(min(SAMPLES, len(self.dataset.lengths))):
             batch = self.dataset.batch(np.array([row]), device)
@@ -163,8 +164,8 @@ class MaskedTokenHead:
 
 @dataclass(frozen=True)
 class MaskedMediaHead:
-    """Reconstruction objective for media: the pixels of masked patches, or the mel frames of masked
-    positions."""
+    """Objective of media models: reconstruction of the pixels of masked patches, or of the mel
+    frames of masked positions."""
 
     name: ClassVar[str] = "rebuild"
 
@@ -174,13 +175,13 @@ class MaskedMediaHead:
         return TaskLoss(total, total.detach())
 
     def errors(self, read: Read, aims: Tensor) -> Tensor:
-        """The mean squared error at each masked position."""
+        """Return the mean squared error at each masked position."""
         return (read.logits_RC - aims).square().mean(-1)
 
     @torch.no_grad()
     def predictions(self, answered: MaskedOutputs) -> MaskedPredictions:
-        """The mean squared error at masked positions, and the variance explained (%): the reduction
-        of that error compared with predicting the mean of all masked positions."""
+        """Return the mean squared error at masked positions, and the variance explained (%): the
+        reduction of that error compared with predicting the mean of all masked positions."""
         error, count, sums_2E = 0.0, 0, torch.zeros(())
         for read, aims_RE in answered:
             errors_R, wide_RE = self.errors(read, aims_RE), aims_RE.double()
@@ -206,8 +207,8 @@ def word_values(loss: float, right: float) -> dict[str, float]:
 
 
 def token_predictions(read: Read, words_R: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability of the true token at each masked position, and the most likely token there;
-    computed in fp32."""
+    """Return the log-probability of the true token at each masked position, and the most likely
+    token there, computed in fp32."""
     logs, best = [read.x_RD.new_zeros(0, dtype=torch.float32)], [words_R[:0]]
     for rows_RD, some_R in zip(read.x_RD.split(CHUNK), words_R.split(CHUNK), strict=True):
         scores_RV = read.scores(rows_RD).float()
@@ -229,7 +230,7 @@ def with_gaps(tokens: Sequence[int], tokenizer: Tokenizer) -> str:
 
 
 def read_masked(name: str, model: nn.Module, given: Batch[MaskTargets]) -> Read:
-    """Read the predictions at the masked positions of a batch."""
+    """Return the model's outputs at the masked positions of a batch."""
     return EachRow(name).read(model, *given.streams, rows_R=given.rows_R)
 
 
@@ -237,7 +238,8 @@ def read_masked(name: str, model: nn.Module, given: Batch[MaskTargets]) -> Read:
 def masked_outputs(
     asked: EvalPass, name: str, items: MaskedDataset
 ) -> Iterator[tuple[Read, Tensor]]:
-    """Predictions and targets at the masked positions of the first items, batch by batch."""
+    """Yield the outputs and targets at the masked positions of the first `asked.max_examples` items
+    (None: all), batch by batch."""
     rows = np.arange(len(items.lengths))[: asked.max_examples]
     for _, batch in asked.batches(items, rows):
         given = items.apply_mask(asked.model, batch, training=False)
@@ -286,7 +288,7 @@ class MaskedLMObjective(Objective[MaskTargets]):
         return self.valid_dataset.n_quick
 
     def frequencies(self) -> TargetFrequencies | None:
-        """Token frequencies of texts; None for media, which have no tokens."""
+        """Return the token frequencies of texts; None for media, which have no tokens."""
         prepared, words = self.prepared, self.prepared.input_tokenizer
         if words is None:
             return None
@@ -300,7 +302,7 @@ class MaskedLMObjective(Objective[MaskTargets]):
 
 @dataclass(frozen=True)
 class MaskedSet:
-    """Examples with masked positions to predict."""
+    """Examples with masked positions, on which a model is evaluated."""
 
     columns: Columns
     dataset: MaskedDataset
@@ -341,7 +343,8 @@ class MaskedLMEvaluator(Evaluator[MaskedSet, MaskedPredictions]):
     def baselines(
         self, data: TrainingData, examples: MaskedSet, predictions: MaskedPredictions
     ) -> Methods:
-        """Baselines that ignore the input: token frequencies, or the mean of all masked parts."""
+        """Return baselines that ignore the input: token frequencies, or the mean of all masked
+        parts."""
         return predictions.find_baselines()
 
     def test_set(self, files: DataSettings, progress: Progress) -> MaskedSet:
@@ -356,8 +359,8 @@ class MaskedLMEvaluator(Evaluator[MaskedSet, MaskedPredictions]):
 
 
 def head_of(settings: Resolved, items: MaskedDataset) -> MaskedHead:
-    """The masked objective for the modality of a run. `items`: dataset whose masked positions are
-    scored."""
+    """Return the masked objective for the modality of a run. `items`: dataset whose masked
+    positions are scored."""
     if isinstance(items, MaskedTextDataset):
         train, size = settings.train, items.tokenizer.vocab_size
         return MaskedTokenHead(
@@ -408,8 +411,8 @@ class MaskedLMTask(Task):
         )
 
     def check(self, settings: Resolved, prepared: PreparedData) -> None:
-        """Raise ConfigError for image settings with which masking does not work: without patches,
-        or with overlapping patches, whose neighbours show a masked patch."""
+        """Raise ConfigError for image settings that masking does not support: no patches, or
+        overlapping patches, which would reveal the pixels of masked neighbours."""
         image: ImageSettings | None = getattr(settings.model, "image", None)
         if image is None:
             return

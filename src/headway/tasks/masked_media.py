@@ -23,20 +23,21 @@ from headway.tasks.dataset import Batch, EpochSeed
 from headway.tasks.preprocess.preprocessor import InputDataset, InputDatasetMixin, MaskTargets
 
 QUICK = 1000
-"""Number of validation items that are reconstructed in evaluations during training. The last
-evaluation uses all."""
+"""Number of validation items that are reconstructed in evaluations during training. The final
+evaluation uses all items."""
 
 Augmenter = Callable[[nn.Module, ModelInput, Tensor], tuple[ModelInput, Tensor]]
 """Function that augments model inputs and their targets at random."""
 
 LEAST_VARIANCE = 1e-3
-"""Constant added to the variance of a patch before dividing by it. Patches have a variance of about
-1; without the constant, scaling a uniform patch would amplify noise."""
+"""Lower bound for the variances that targets are divided by: added for patches, a minimum for
+audio. Patches of normalized pixels have a variance of about 1. Without the bound, the noise of
+uniform patches would be amplified."""
 
 
 @dataclass(frozen=True)
 class MaskedPositions:
-    """The masked positions of a batch."""
+    """Masked positions of a batch, with their weights and targets."""
 
     rows_R: Tensor
     weights_R: Tensor
@@ -47,7 +48,7 @@ class MaskedPositions:
 
 @dataclass(frozen=True)
 class MaskedMediaDataset(InputDatasetMixin, ABC):
-    """Media items with some of their positions masked."""
+    """Base class of datasets of images, videos or audio in which some positions are masked."""
 
     augment: Augmenter
     inputs: InputDataset
@@ -76,8 +77,8 @@ class MaskedMediaDataset(InputDatasetMixin, ABC):
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
     ) -> Batch[MaskTargets]:
-        """A batch of inputs with masked positions, without targets. `apply_mask` computes the
-        targets on the device, after augmentation."""
+        """Return a batch of inputs with masked positions, without targets. `apply_mask` computes
+        the targets on the device, after augmentation."""
         stream, found = self.inputs.collate(rows, device, fixed), self.masked_positions(rows, fixed)
         return to_device(Batch((stream,), found.targets, found.weights_R, found.rows_R), device)
 
@@ -96,7 +97,7 @@ class MaskedMediaDataset(InputDatasetMixin, ABC):
 
     @abstractmethod
     def n_targets(self, rows: IntArray) -> int:
-        """Number of masked positions in these items."""
+        """Return the number of masked positions in these items."""
 
     @abstractmethod
     def masked_positions(self, rows: IntArray, fixed: FixedShapes | None) -> MaskedPositions: ...
@@ -110,7 +111,7 @@ class MaskedMediaDataset(InputDatasetMixin, ABC):
 
 @dataclass(frozen=True)
 class MaskedPatchDataset(MaskedMediaDataset):
-    """Dataset of images or videos with masked patches; all have the size in the model settings."""
+    """Images or videos with masked patches. All items have the size in the model settings."""
 
     shape: ImageSettings = field(kw_only=True)
 
@@ -133,11 +134,11 @@ class MaskedPatchDataset(MaskedMediaDataset):
 
 @dataclass(frozen=True)
 class MaskedFrameDataset(MaskedMediaDataset):
-    """Dataset of recordings with masked positions."""
+    """Recordings with masked positions, each of which covers several mel frames."""
 
     shape: AudioSettings = field(kw_only=True)
     samples: IntArray = field(kw_only=True)
-    """Length of each recording in samples."""
+    """Length of each recording in audio samples."""
 
     def n_targets(self, rows: IntArray) -> int:
         return sum(self.masker.count(n) for n in self.inputs.lengths[rows].tolist())
@@ -159,7 +160,7 @@ def choose_patches(
     hider: PatchMasker, items: IntArray, shape: ImageSettings, draws: CounterRandom, n_real: int
 ) -> MaskedPositions:
     """Choose the masked patches of a batch of images. Only the first `n_real` images have weight in
-    the loss; the others are padding."""
+    the loss, because the others are padding."""
     n_rows = shape.extra + prod(shape.grid)
     places_BH = hider.mask_images(items, shape.grid, draws)
     rows_BH = np.arange(len(items))[:, None] * n_rows + shape.extra + places_BH
@@ -208,8 +209,11 @@ def choose_frames(
 def mask_patches(
     front: ImageFront, images: ImageBatch, rows_R: Tensor, gone: MaskTargets
 ) -> tuple[ImageBatch, Tensor]:
-    """The masked images, and the target of each masked patch: its pixels with mean 0 and variance
-    1, so that texture counts as much as brightness."""
+    """Return the images with masked patches, and the target of each masked patch.
+
+    Targets are the pixels, normalized to mean 0 and variance 1 within each patch, so that texture
+    counts as much as brightness.
+    """
     (group,) = images.groups
     hidden_N = gone.masked_N
     assert hidden_N is not None
@@ -227,8 +231,8 @@ def mask_patches(
 
 
 def masked_image(group: Tensor, hidden_N: Tensor, front: ImageFront) -> Tensor:
-    """Images with values between 0 and 1, in which masked patches have the mean colour. Pixels
-    beyond the last whole patch are never masked."""
+    """Return the images with values between 0 and 1, in which masked patches have the mean colour.
+    Pixels beyond the last whole patch are never masked."""
     shape = front.shape
     n_images, n_frames, _, height, width = group.shape
     cells = hidden_N.view(n_images, -1)[:, shape.extra :].unflatten(1, shape.grid)
@@ -244,21 +248,24 @@ def masked_image(group: Tensor, hidden_N: Tensor, front: ImageFront) -> Tensor:
 def mask_frames(
     front: AudioFront, audio: AudioBatch, gone: MaskTargets
 ) -> tuple[AudioBatch, Tensor]:
-    """The audio with masked frames set to zero, and the target of each masked position: its mel
-    frames, standardised per recording to mean 0 and variance 1."""
+    """Return the audio with masked frames set to zero, and the target of each masked position.
+
+    Targets are the mel frames, standardized per recording to mean 0 and variance 1.
+    """
     assert gone.frames_RP is not None
     assert gone.masked_A is not None
     mel_AF = front.mel(audio)
     mean_A1, spread_A1 = _statistics(mel_AF, audio)
     even_AF = (mel_AF - mean_A1) / spread_A1
     targets_RE = even_AF[gone.frames_RP].flatten(1)
-    # Mask frames before the convolutions of the front, which would see them from the next frame.
+    # Mask frames before the convolutions of the input layers, which would otherwise see them from
+    # the next frame.
     seen_AF = mel_AF.masked_fill(gone.masked_A[:, None], 0.0)
     return replace(audio, mel_AF=seen_AF, masked_N=gone.masked_N), targets_RE
 
 
 def _statistics(mel_AF: Tensor, audio: AudioBatch) -> tuple[Tensor, Tensor]:
-    """For each frame, the mean and standard deviation of its recording."""
+    """Return the mean and the standard deviation of the recording that each frame belongs to."""
     zeros_B = mel_AF.new_zeros(audio.n_recordings)
     number_A = audio.number_A.long()
     count_B = zeros_B.index_add(0, number_A, mel_AF.new_ones(len(mel_AF))).clamp(min=1)

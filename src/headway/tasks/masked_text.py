@@ -1,4 +1,4 @@
-"""Windows of text with masked tokens."""
+"""Windows of text in which some tokens are masked."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ from headway.tasks.preprocess.preprocessor import MaskTargets
 from headway.tokens.tokenizer import Tokenizer
 
 ENDS = 2
-"""Number of special tokens around every window."""
+"""Number of special tokens around every window: start and end."""
 
 QUICK = 100_000
-"""Number of validation tokens that are read in evaluations during training; their accuracy has a
-standard error of about 0.4 points."""
+"""Number of validation tokens that are read in evaluations during training. The standard error of
+the accuracy is then about 0.4 percentage points."""
 
 USUAL = FillSettings(mask=0.15, random=0.0, keep=0.0)
-"""Masking in evaluations. It does not depend on the training settings, so runs can be compared."""
+"""Masking in evaluations. It does not depend on the training settings, so that the scores of runs
+can be compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,8 @@ class MaskedTextShapes(FixedShapes):
 
 @dataclass(frozen=True)
 class MaskedTextDataset:
-    """Windows of up to `room` tokens of text between special tokens, with some tokens masked."""
+    """Windows of up to `room` text tokens between special tokens, in which some tokens are
+    masked."""
 
     store: TokenStore
     tokenizer: Tokenizer
@@ -111,7 +113,7 @@ class MaskedTextDataset:
         return FlatTexts(self.store.tokens[places].astype(np.int64), lengths, places)
 
     def n_targets(self, rows: IntArray) -> int:
-        """Number of masked tokens in these windows."""
+        """Return the number of masked tokens in these windows."""
         if self._masker.settings.whole_words:
             return int(self._masker.choose(self.texts(rows), self._masking_draws).sum())
         counts = self._masker.counts(self.cut.length[rows], self._first(rows), self._masking_draws)
@@ -120,8 +122,8 @@ class MaskedTextDataset:
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
     ) -> Batch[MaskTargets]:
-        """A batch of windows. Whole-word masking may mask more tokens than a batch of fixed size
-        can predict; the surplus tokens stay masked but have no loss."""
+        """Return a batch of windows. Whole-word masking may mask more tokens than a batch of fixed
+        size can predict; the surplus tokens stay masked but have no loss."""
         texts, draws = self.texts(rows), self._masking_draws
         hidden = self._masker.choose(texts, draws)
         replaced = self._masker.apply(texts, hidden, draws)
@@ -146,9 +148,12 @@ class MaskedTextDataset:
         return tokens, tokens
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> MaskedTextShapes:
-        """Fixed shapes of all batches, for CUDA graphs. A text masks at most its fraction plus one
-        token, which bounds the number of masked tokens. Whole-word masking may exceed the bound, so
-        it gets one token more."""
+        """Return the fixed shapes of all batches, for CUDA graphs.
+
+        A window has at most its masked fraction plus one masked token, which bounds the number of
+        masked tokens. Whole-word masking may exceed this bound, so one more token per window is
+        allowed.
+        """
         usual = fixed_windows(self.store.lengths.astype(np.int64), self.room).length + ENDS
         tokens = window_limit(plan, micro_tokens, self.widest)
         even = StepPlan.of_lengths(usual, plan.target_tokens, plan.seed, plan.bucket_steps)
@@ -166,12 +171,12 @@ class MaskedTextDataset:
     def apply_mask(
         self, model: nn.Module, batch: Batch[MaskTargets], training: bool
     ) -> Batch[MaskTargets]:
-        """The unchanged batch: tokens are masked when it is made."""
+        """Return the batch unchanged: its tokens were already masked when it was built."""
         return batch
 
 
 def room_of(how: FillSettings, max_len: int) -> int:
-    """Number of text tokens in a window, without the special tokens."""
+    """Return the maximum number of text tokens in a window, without the special tokens."""
     wanted = how.context or max_len
     if wanted > max_len:
         raise ConfigError(
@@ -190,7 +195,7 @@ def room_of(how: FillSettings, max_len: int) -> int:
 def add_ends(
     tokens: IntArray, lengths: IntArray, tokenizer: Tokenizer
 ) -> tuple[IntArray, IntArray]:
-    """Add start and end tokens to each text. Returns all tokens, and the new position of each
+    """Add start and end tokens to each text. Return all tokens, and the new position of each
     original token."""
     number = np.repeat(np.arange(len(lengths)), lengths)
     at = np.arange(len(tokens)) + ENDS * number + 1

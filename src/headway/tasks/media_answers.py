@@ -1,4 +1,4 @@
-"""Answers for media files that cannot be read, and notes on silent audio."""
+"""Notes on silent audio, and error answers for media files that cannot be read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headway.tasks.answers import Answer
 from headway.tasks.media_inputs import LoadedInput
 
 FIRST_WINDOW = 16
-"""Number of items that are read before the first prediction."""
+"""Number of media inputs that are read before the first prediction, so that they share a batch."""
 
 
 def unreadable_answer(name: str, error: str) -> Answer:
@@ -16,7 +16,7 @@ def unreadable_answer(name: str, error: str) -> Answer:
 
 
 def note_silence(answer: Answer, one: LoadedInput) -> Answer:
-    """The answer, with a note if the audio is silent."""
+    """Return the answer, with a note if the audio is silent."""
     if not one.is_silent:
         return answer
     note = f"{one.name} is silent, so its prediction is meaningless."

@@ -31,28 +31,29 @@ from headway.specs.tasks import SPECS
 from headway.tasks.parent_run import model_named
 
 LOOKED_AT = 32
-"""Number of items sampled to choose a storage format, if the settings do not define it."""
+"""Number of items that are sampled to choose a storage format, if the settings do not define it."""
 
 SMALL_IMAGE = 64
-"""Largest side in pixels at which images keep their own size."""
+"""Maximum side in pixels of images that keep about their own size."""
 
 LARGE_IMAGE = 224
-"""Largest side in pixels of stored images: the resolution of ViT and of most ImageNet models."""
+"""Maximum side in pixels of stored images, to which larger ones are reduced: the resolution of ViT
+and of most ImageNet models."""
 
 PATCHES = (2, 4, 7, 8, 14, 16, 32)
-"""Patch sizes to choose from, in pixels: the divisors of usual image sizes (28, 32, 64, 224), with
-those of ViT (14, 16, 32)."""
+"""Patch sizes in pixels, tried in this order: divisors of usual image sizes (28, 32, 64, 224),
+including those of ViT (14, 16, 32)."""
 
 MOST_CELLS = {"small": 64, "large": 196}
-"""Largest number of patches per image: 8 × 8 for small images, 14 × 14 (as ViT with patches of 16
-pixels) for large ones."""
+"""Maximum number of patches per image: 8 × 8 for small images, and 14 × 14 for large ones (as in
+ViT with patches of 16 pixels)."""
 
 
 def image_settings(
     settings: RunSettings, what: MediaType = "image", stored: MediaFormat | None = None
 ) -> ImageSettings:
-    """Input settings of a model of images or videos: size, channels, frames and patch. `stored`:
-    format of prepared data, if there is any."""
+    """Return the input settings of a model of images or videos: size, channels, frames and patch.
+    `stored`: format of prepared data; None: choose it from the settings or a sample of the data."""
     known = _known_front(settings, "image")
     if known is not None:
         assert isinstance(known, ImageSettings)
@@ -69,7 +70,8 @@ def image_settings(
 
 
 def audio_settings(settings: RunSettings, stored: MediaFormat | None = None) -> AudioSettings:
-    """Input settings of a model of audio: 16 kHz, or 8 kHz if no file has a higher rate."""
+    """Return the input settings of a model of audio: 16 kHz, or 8 kHz if no file has a higher
+    rate."""
     known = _known_front(settings, "audio")
     if known is not None:
         assert isinstance(known, AudioSettings)
@@ -84,14 +86,14 @@ def audio_settings(settings: RunSettings, stored: MediaFormat | None = None) -> 
 
 
 def front_settings(settings: RunSettings, what: MediaType) -> ImageSettings | AudioSettings:
-    """Input settings of a model for this type of media."""
+    """Return the input settings of a model for this type of media."""
     if class_of(what).is_audio:
         return audio_settings(settings)
     return image_settings(settings, what)
 
 
 def _defaults(settings: RunSettings, what: MediaType) -> dict[str, Any]:
-    """Default input settings that are needed before the data is prepared."""
+    """Return the default input settings that are needed before the data is prepared."""
     from headway.settings.defaults import input_defaults  # only training needs it
 
     row = next(row for row in SPECS[settings.task].rows if row.modality == what)
@@ -99,7 +101,7 @@ def _defaults(settings: RunSettings, what: MediaType) -> dict[str, Any]:
 
 
 def stored_format(prepared: PreparedData) -> MediaFormat:
-    """Storage format of prepared data."""
+    """Return the storage format of prepared data."""
     items = prepared.train.media
     if isinstance(items, AudioStore):
         return MediaFormat(rate=items.rate)
@@ -108,7 +110,7 @@ def stored_format(prepared: PreparedData) -> MediaFormat:
 
 
 def _known_front(settings: RunSettings, name: str) -> ImageSettings | AudioSettings | None:
-    """Input settings of the parent run or of the preset; None without either."""
+    """Return the input settings of the parent run or of the preset; None without either."""
     model = model_named(settings)
     if model is None:
         return None
@@ -125,8 +127,11 @@ def _known_front(settings: RunSettings, name: str) -> ImageSettings | AudioSetti
 def _first_images(
     settings: RunSettings, what: MediaType, frames: int
 ) -> Iterator[NDArray[np.uint8]]:
-    """A sample of the images in their original size, spread over the dataset. Unreadable ones are
-    skipped, because the data check lists them; if all are unreadable, DataError is raised."""
+    """Yield a sample of the images in their original size, spread over the dataset.
+
+    Images that cannot be read are skipped, because the data check lists them. If none can be read,
+    DataError is raised.
+    """
     form = ItemFormat(what, frames=frames)
     wrong, read = None, 0
     for one in _source(settings, what).spread(LOOKED_AT):
@@ -144,7 +149,7 @@ def _first_images(
 
 
 def _first_rates(settings: RunSettings) -> list[int]:
-    """Sample rates of some recordings, from file headers or from a list of arrays."""
+    """Return the sampling rates of some recordings, from file headers or from a list of arrays."""
     items = [one.medium for one in _source(settings, "audio") if not one.problem]
     found = dict.fromkeys(Path(item.path) for item in items)
     paths = [path for path in found if extension(path) in AUDIO]
@@ -156,7 +161,7 @@ def _first_rates(settings: RunSettings) -> list[int]:
 
 
 def _source(settings: RunSettings, what: MediaType) -> DataSource:
-    """All items of the data files, not yet read."""
+    """Return the data source with all items of the data files, which are not read yet."""
     source, _ = sources(settings, MediaSpec(ItemFormat(what)))
     if source.in_arrays:
         return source
@@ -169,8 +174,8 @@ def _source(settings: RunSettings, what: MediaType) -> DataSource:
 
 
 def _image_format(settings: RunSettings, what: MediaType, frames: int) -> MediaFormat:
-    """Storage format for images like those of the data: size, channels and this number of
-    frames."""
+    """Return the storage format for images like those of the data: size, channels and this number
+    of frames."""
     found = _first_images(settings, what, frames)
     seen = [(*x_TCYX.shape[2:], _is_grey(x_TCYX)) for x_TCYX in found]
     if not seen:
@@ -195,15 +200,15 @@ def _is_grey(x_TCYX: NDArray[np.uint8]) -> bool:
 
 
 def _rounded(size: int) -> int:
-    """Side length in pixels, rounded so that patches divide it: small sizes almost unchanged, large
-    ones reduced."""
+    """Return a side length in pixels, rounded so that patches divide it. Small sizes change by a
+    few pixels; large ones are reduced."""
     if size <= SMALL_IMAGE:
         return max(8, -(-size // 4) * 4)
     return min(LARGE_IMAGE, round(size / 16) * 16)
 
 
 def patch_of(height: int, width: int) -> int:
-    """Smallest patch size that divides the image without exceeding the maximum number of
+    """Return the smallest patch size that divides the image without exceeding the maximum number of
     patches."""
     most = MOST_CELLS["small" if max(height, width) <= SMALL_IMAGE else "large"]
     for patch in PATCHES:
@@ -213,7 +218,8 @@ def patch_of(height: int, width: int) -> int:
 
 
 def pixel_statistics(store: ImageStore, most: int = 512) -> dict[str, list[float]]:
-    """Mean and standard deviation of each channel, for pixels between 0 and 1."""
+    """Return the mean and the standard deviation of each channel, for pixels between 0 and 1. They
+    are computed from `most` images."""
     rows = np.unique(np.linspace(0, len(store) - 1, min(most, len(store))).astype(np.int64))
     sums = np.zeros((2, store[0].shape[1]))
     count = 0
@@ -232,7 +238,7 @@ def pixel_statistics(store: ImageStore, most: int = 512) -> dict[str, list[float
 def item_rows(
     items: ImageStore | AudioStore, front: ImageSettings | AudioSettings
 ) -> NDArray[np.int64]:
-    """Number of positions of each stored item in the flat batch."""
+    """Return the number of positions of each stored item, as a model reads it."""
     if isinstance(items, AudioStore):
         assert isinstance(front, AudioSettings)
         found = {n: front.rows_of(n) for n in np.unique(items.lengths).tolist()}

@@ -1,4 +1,4 @@
-"""Images, videos and audio as inputs for prediction: files, folders and lists of paths."""
+"""Images, videos and audio as inputs for prediction, given as files, folders or lists of paths."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from headway.specs.needs import Need
 
 @dataclass(frozen=True)
 class LoadedInput:
-    """One loaded input for prediction: text, pixels or audio samples, or the error of reading
-    it."""
+    """Loaded input for prediction: text, pixels or audio samples, or the error that occurred in
+    reading."""
 
     name: str
-    """Name given by the user, or the place in a list of files."""
+    """Name that the user gave, or the line in a list of files."""
 
     values: Any
-    """Texts, pixels (T C Y X) or audio samples, in the form that the model reads. None: see
-    `error`."""
+    """Texts, pixels (T C Y X) or audio samples, in the form that the model reads. None: the input
+    could not be read; `error` has the reason."""
 
     error: str = ""
     label: str | None = None
-    """Label from a list, if it has one."""
+    """Label from a list of files; None if there is none."""
 
     @property
     def is_silent(self) -> bool:
@@ -54,11 +54,18 @@ def load_media(
     data: DataSettings | None = None,
     target: Need | None = None,
 ) -> Iterator[LoadedInput]:
-    """Read the media that each line names: a file, a folder, or a list of paths (TSV, CSV, JSONL).
+    """Yield the media that each line names: a file, a folder, or a list of paths (TSV, CSV, JSONL).
 
-    Names that are not found are looked up in `folder`, the folder of the run. Unreadable files are
-    yielded with their error, and reading continues. A `LoadedInput` is passed through unchanged.
-    `target`: what lists must have in addition to the path."""
+    A file that cannot be read yields an input with its error, and reading continues. A
+    `LoadedInput` is passed through unchanged.
+
+    Args:
+        lines: Names, or inputs that are loaded already.
+        folder: Folder of the run, in which names are looked up that do not exist otherwise.
+        shape: Input settings of the model.
+        data: Data settings for lists of paths.
+        target: Column that lists must have in addition to the path. None: only the path.
+    """
     form = ItemFormat.of(what_of(shape), shape)
     for line in ensure_list(lines):
         if isinstance(line, LoadedInput):
@@ -87,7 +94,8 @@ def load_media(
 
 
 def found_file(name: str, folder: Path) -> Path:
-    """Path of a file, relative to the current folder or, if it is not there, to `folder`."""
+    """Return the path of a file, relative to the current folder or, if it does not exist there, to
+    `folder`."""
     if not name:
         raise DataError("the input is empty. It must be the path of a file.")
     path = Path(name)

@@ -1,5 +1,5 @@
-"""Detection of the modality of data files, where neither the settings nor a parent run define
-it."""
+"""Detection of the modality of a run from its data files, if neither the settings nor a parent run
+define it."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from headway.tasks.parent_run import parent_of
 
 
 def decided(settings: RunSettings) -> RunSettings:
-    """Resolve the row of the task table that the settings mean, and store it in them. If several
-    rows are possible, the modality of the parent run or of the data files decides."""
+    """Return the settings with the row of the task table that they mean. If several rows are
+    possible, the modality of the parent run or of the data files decides."""
     return replace(settings, row=_row(settings, _modality_of))
 
 
 def decided_for(settings: RunSettings, front: ImageSettings | AudioSettings) -> RunSettings:
-    """Store the row of the task table in the settings, by the modality of a model's input
-    settings."""
+    """Return the settings with the row of the task table for the modality of these input settings
+    of a model."""
     return replace(settings, row=_row(settings, lambda settings: what_of(front)))
 
 
@@ -57,7 +57,7 @@ def _row(settings: RunSettings, modality: Callable[[RunSettings], Modality]) -> 
 
 
 def _modality_of(settings: RunSettings) -> Modality:
-    """Modality of the parent run, or of the first data file."""
+    """Return the modality of the parent run, or of the first data file if there is no parent."""
     parent = parent_of(settings)
     if parent is not None:
         return front_reads(parent.model)
@@ -65,8 +65,8 @@ def _modality_of(settings: RunSettings) -> Modality:
 
 
 def modality_of_file(path: Path, data: DataSettings, known: DataFiles | None = None) -> MediaType:
-    """Modality of a file by its extension and array shape; for a folder or list, that of its first
-    file."""
+    """Return the modality of a file, judged by its extension and array shape. For a folder or a
+    list, it is that of the first file."""
     known, form = known or DataFiles(), sniff(path)
     if form is Format.FOLDER:
         files = sorted(known.walk(path))
@@ -87,8 +87,8 @@ def modality_of_file(path: Path, data: DataSettings, known: DataFiles | None = N
 
 
 def _first(path: Path, data: DataSettings, known: DataFiles) -> MediaRef | None:
-    """First item of a list of media files, read as a list of images or else of audio files; None if
-    it is neither."""
+    """Return the first item of a list of media files. The list is read as one of images and, if
+    that fails, as one of audio files. Return None if it is neither."""
     kinds: tuple[MediaType, ...] = ("image", "audio")
     for what in kinds:
         with suppress(DataError):
@@ -99,8 +99,8 @@ def _first(path: Path, data: DataSettings, known: DataFiles) -> MediaRef | None:
 
 
 def _of_item(path: Path, index: int | None = None) -> MediaType:
-    """Image or video, by the array shape: an image has the axes Y X [C], a video one more in
-    front."""
+    """Return whether a file is an image or a video, judged by its array shape. An image has the
+    axes Y X [C]; a video has a time axis before them."""
     if is_array(path):
         with suppress(DataError):
             *_, last = shape = stack_item(str(path), index).shape

@@ -1,8 +1,8 @@
-"""Fit the n-gram table of a model to the training texts, before the layers are trained.
+"""Fit of a model's n-gram table to the training texts, before the layers are trained.
 
-For labels this is logistic regression, for numbers ridge regression, on the n-grams that the model
-itself extracts from its input tokens. For the next token, n-grams are counted. It takes some
-seconds; larger corpora are sampled evenly.
+For labels, this is logistic regression, and for numbers ridge regression, on the n-grams that the
+model extracts from its input tokens. For next-token prediction, n-grams are counted. The fit takes
+some seconds, because larger corpora are sampled evenly.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from headway.tokens.tokenizer import Tokenizer
 T = TypeVar("T")
 
 MOST_TOKENS = 2_000_000
-"""Number of training tokens to fit at most."""
+"""Maximum number of training tokens in the fit, so that it takes some seconds."""
 
 AT_ONCE = 512
-"""Number of texts per batch; with a few dozen tokens each, the features of a batch take some
+"""Number of texts per batch. With a few dozen tokens each, the features of a batch take some
 megabytes."""
 
 L2_TEXTS: dict[LinkFunction, float] = {"one": 1.0, "several": 1.0, "number": 10.0}
-"""L2 penalty for predictions of whole texts. For labels, features are scaled by how well they
-discriminate (Wang and Manning 2012)."""
+"""L2 penalty for predictions of whole texts, by kind of target. For labels, features are scaled by
+how well they discriminate (Wang and Manning 2012)."""
 
 L2_TOKENS = 0.3
-"""L2 penalty for predictions of single tokens. It is weaker than for whole texts, which are far
-fewer than tokens."""
+"""L2 penalty for predictions of single tokens. It is weaker than for whole texts, because there are
+far more tokens than texts."""
 
 
 def ngrams_of(model: nn.Module) -> Ngrams | None:
@@ -57,9 +57,17 @@ def fit_ngrams(
     note: Note,
     link: LinkFunction = "one",
 ) -> None:
-    """Fit the n-gram table, if the model has one. `labels` returns the targets of a batch: class
-    indices of its texts or predicted tokens (R), or for multi-label targets and numbers a matrix
-    (R C) as in `fit_linear`."""
+    """Fit the n-gram table, if the model has one.
+
+    Args:
+        model: Model whose n-gram table is replaced.
+        items: Training examples.
+        labels: Function that returns the targets of a batch. For classes, indices for its texts or
+            predicted tokens (R); for multi-label targets and numbers, a matrix (R C).
+        tokenizer: Tokenizer of the texts.
+        note: Function that prints a line about the fit.
+        link: Link function for the targets.
+    """
     table, begun = ngrams_of(model), time.monotonic()
     if table is None:
         return
@@ -89,8 +97,8 @@ def _batches(items: TaskDataset[T]) -> Iterator[Batch[T]]:
 
 
 def _features(table: Ngrams, batch: Batch[T]) -> tuple[Tensor, Tensor]:
-    """Table rows of the n-grams of all texts or predicted tokens, concatenated, and their number
-    for each text or token."""
+    """Return the rows of the table for the n-grams of all texts or predicted tokens, concatenated,
+    and the number of rows for each text or token."""
     stream = batch.streams[0]
     if not table.of_texts:
         buckets_RF = table.buckets(stream.values, stream.layout, stream.segments_N)[batch.rows_R]
@@ -102,7 +110,7 @@ def _features(table: Ngrams, batch: Batch[T]) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class CountedTokens:
-    """Number of tokens whose n-grams were counted (`n`), of all tokens (`of`)."""
+    """Numbers of tokens: those whose n-grams were counted (`n`), and all (`of`)."""
 
     n: int
     of: int
@@ -113,22 +121,22 @@ class CountedTokens:
 
 
 def count_ngrams(table: KneserNey, texts: DocumentTokens, most: int | None = None) -> CountedTokens:
-    """Count the n-grams of all documents, or of every second, third, … document if there are more
-    than `most` tokens."""
+    """Count the n-grams of all documents. If these have more than `most` tokens, count every
+    second, third, … document. Return the number of tokens."""
     lengths = texts.lengths(DEFAULT_EPOCH)
     total = int(lengths.sum())
     most = total if most is None else most
     rows = np.arange(len(lengths))[:: max(1, -(-total // max(1, most)))]
     sizes = lengths[rows]
-    # Cut the last document too: there may be only one.
+    # Truncate the last document too, because there may be only one.
     sizes = np.clip(most - (np.cumsum(sizes) - sizes), 0, sizes)
     table.fit(*texts.read(DEFAULT_EPOCH, rows, np.zeros_like(rows), sizes), sizes)
     return CountedTokens(int(sizes.sum()), total)
 
 
 def token_views(tokenizer: Tokenizer, vocab_size: int) -> Tensor:
-    """Features of each token of a vocabulary (K V), as defined by `TokenView`. All are above 0
-    except `BEGINS`, because 0 means that there is no token."""
+    """Return the features of each token of a vocabulary (K V), as `TokenView` defines them.
+    Features are above 0 except `BEGINS`, because 0 means a missing token."""
     pieces = tokenizer.tokens(range(tokenizer.vocab_size))
     views_KV = torch.zeros(len(TokenView), vocab_size, dtype=torch.int32)
     seen: dict[TokenView, dict[str, int]] = {TokenView.FOLDED: {}, TokenView.ENDING: {}}
@@ -146,8 +154,11 @@ def token_views(tokenizer: Tokenizer, vocab_size: int) -> Tensor:
 
 
 def shape_of(text: str) -> int:
-    """Number of the word shape of a text. There are five shapes of words (digits, capitals,
-    capitalised, lower case, others with a letter or digit), and 64 hash buckets for punctuation."""
+    """Return the word shape of a text as a number.
+
+    Words have one of five shapes: digits, capitals, capitalized, lower case, or other texts with a
+    letter or digit. Punctuation is hashed to one of 64 buckets.
+    """
     kinds = (text.isdigit(), text.isupper() and len(text) > 1, text[:1].isupper(), text.islower(),
              any(map(str.isalnum, text)))  # fmt: skip
     signs = 6 + sum(map(ord, text)) % 64

@@ -44,22 +44,23 @@ T = TypeVar("T")
 
 class TaskLoss(NamedTuple):
     sum: Tensor
-    """Loss to minimise, summed over the targets of a batch."""
+    """Summed loss over the targets of a batch, which training minimizes."""
 
     nll: Tensor
-    """Loss for reporting, without label smoothing and regularisation; also a sum."""
+    """Summed loss for reporting, without label smoothing and regularization."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """A micro-batch: the examples of a step that are computed at once."""
+    """Part of a step: the examples that are computed at once, to limit memory."""
 
     rows: Any
     n_targets: int
-    """Number of targets (tokens, words or examples) that the summed loss is divided by."""
+    """Number of targets (tokens, words or examples), by which the summed loss of the step is
+    divided."""
 
     tokens: int | None = None
-    """Number of input tokens; None: equal to the number of targets."""
+    """Number of input tokens, for measuring speed; None: equal to the number of targets."""
 
     @property
     def n_tokens(self) -> int:
@@ -68,12 +69,13 @@ class MicroBatch:
 
 TOKENS = "token frequencies"
 CLASSES = "class frequencies"
-"""Names of baselines in several tasks, which know only the frequencies of the targets."""
+"""Names of baselines that predict only the frequencies of the targets."""
 
 
 @dataclass(frozen=True)
 class TargetFrequencies:
-    """Number of times that each token, class or tag is the target."""
+    """Number of times that each token, class or tag is a target, in training and validation
+    data."""
 
     train_V: NDArray[np.int64]
     valid_V: NDArray[np.int64]
@@ -91,13 +93,14 @@ class TargetFrequencies:
 
 
 COUNTED = 1 << 22
-"""Largest number of tokens to count for frequencies; more would hardly change them."""
+"""Maximum number of tokens counted for token frequencies. More tokens would hardly change the
+frequencies."""
 
 
 def text_frequencies(
     train: TokenStore, valid: TokenStore, tokenizer: Tokenizer
 ) -> TargetFrequencies:
-    """Token frequencies of texts, including one end token per text."""
+    """Return the token frequencies of texts, with one end token per text."""
     counts = []
     for texts in (train, valid):
         counts_V = token_counts(texts.tokens, tokenizer.vocab_size, COUNTED)
@@ -107,7 +110,7 @@ def text_frequencies(
 
 
 class EpochItems(NamedTuple):
-    """Items of a step or micro-batch, with the number of their epoch."""
+    """Indices of the items of a step or micro-batch, with the number of their epoch."""
 
     epoch: int
     rows: IntArray
@@ -120,21 +123,22 @@ class Objective(ABC, Generic[T]):
     settings: Resolved
     prepared: PreparedData
     metric: Metric = field(init=False)
-    """The validation metric that chooses the best checkpoint."""
+    """Validation metric that selects the best checkpoint."""
 
     quick_size: int = field(default=3000, kw_only=True)
     """Number of validation examples in evaluations during training; the final evaluation uses all.
-    A few thousand keep evaluations short, at a standard error of about one point of accuracy."""
+    A few thousand keep evaluations short, with a standard error of about one percentage point of
+    accuracy."""
 
     evaluator: Evaluator[Any, Any] = field(kw_only=True)
-    """How predictions are made and scored."""
+    """Evaluator that predicts and scores the validation examples."""
 
     train_dataset: TaskDataset[T] = field(kw_only=True)
-    """Training items; `for_epoch` returns them with the random choices of an epoch."""
+    """Training items. `for_epoch` returns a copy with the random choices of an epoch."""
 
     valid_dataset: TaskDataset[T] = field(kw_only=True)
     valid_set: Any = field(init=False)
-    """Validation examples in the form that the evaluator reads: by default `valid_dataset`."""
+    """Validation examples in the form that the evaluator takes; by default `valid_dataset`."""
 
     _epoch_plans: dict[int, tuple[TaskDataset[T], StepPlan]] = field(
         default_factory=dict, init=False, repr=False
@@ -147,8 +151,8 @@ class Objective(ABC, Generic[T]):
         self.valid_set = self.valid_dataset
 
     def planned(self, epoch: int) -> tuple[TaskDataset[T], StepPlan]:
-        """Training items of an epoch and the plan of its steps. Two epochs are cached, because the
-        prefetching thread may already be in the next one."""
+        """Return the training items of an epoch and the plan of its steps. Two epochs are cached,
+        because the prefetching thread may already read the next one."""
         kept = self._epoch_plans
         if epoch not in kept:
             items = self.train_dataset.for_epoch(EpochSeed(self.settings.train.seed, epoch))
@@ -161,8 +165,8 @@ class Objective(ABC, Generic[T]):
         return kept[epoch]
 
     def plan(self, items: TaskDataset[T]) -> StepPlan:
-        """Plan that divides the items into steps of about `train.batch_tokens` tokens, counted in
-        the last stream."""
+        """Return a plan that divides the items into steps of about `train.batch_tokens` tokens. If
+        there is a source and a target, target tokens are counted."""
         train, lengths = self.settings.train, items.lengths
         tokens = max(train.batch_tokens, self.widest(items))
         if lengths.shape[1] == 1:
@@ -172,15 +176,17 @@ class Objective(ABC, Generic[T]):
         )
 
     def widest(self, items: TaskDataset[T]) -> int:
-        """Length of the longest item in the last stream, over all epochs."""
+        """Return the length of the longest item over all epochs. If there is a source and a target,
+        it is that of the target."""
         return int(items.lengths[:, -1].max())
 
     def epoch(self, number: int) -> Sequence[EpochItems]:
-        """The items of each step of an epoch: a pure function of its number."""
+        """Return the items of each step of an epoch. They depend only on the number of the
+        epoch."""
         return [EpochItems(number, rows) for rows in self.planned(number)[1].epoch(number)]
 
     def parts(self, step: EpochItems, micro_tokens: int) -> list[MicroBatch]:
-        """The micro-batches of one step."""
+        """Return the micro-batches of one step."""
         items, plan = self.planned(step.epoch)
         return [
             MicroBatch(EpochItems(step.epoch, rows), items.n_targets(rows), plan.n_targets(rows))
@@ -188,23 +194,25 @@ class Objective(ABC, Generic[T]):
         ]
 
     def limits(self, micro_tokens: int) -> tuple[int, int]:
-        """Token limits of a micro-batch in the first and in the last stream, for all epochs."""
+        """Return the maximum numbers of source and target tokens in a micro-batch, which hold for
+        all epochs. With a single input, the two numbers refer to it."""
         if micro_tokens not in self._limits:
             self._limits[micro_tokens] = self.part_limits(self.planned(0)[1], micro_tokens)
         return self._limits[micro_tokens]
 
     def part_limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
-        """Compute the token limits of a micro-batch from the plan of the first epoch."""
+        """Return the maximum numbers of source and target tokens in a micro-batch, computed from
+        the plan of the first epoch."""
         return plan.part_limits(micro_tokens)
 
     def fixed(self, micro_tokens: int) -> FixedShapes | None:
-        """Fixed shapes that hold every micro-batch of this size, for CUDA graphs; None if there are
-        none."""
+        """Return shapes that fit every micro-batch of this size, as CUDA graphs require; None if
+        batches cannot have fixed shapes."""
         items, plan = self.planned(0)
         return items.fixed(plan, micro_tokens)
 
     def batch(self, part: MicroBatch, device: torch.device, fixed: FixedShapes | None) -> Batch[T]:
-        """The batch of a micro-batch on the device. Called from the prefetching thread."""
+        """Return the batch of a micro-batch on the device. The prefetching thread calls this."""
         chosen: EpochItems = part.rows
         return self.planned(chosen.epoch)[0].batch(chosen.rows, device, fixed)
 
@@ -215,39 +223,43 @@ class Objective(ABC, Generic[T]):
 
     @property
     def n_quick(self) -> int:
-        """Number of first validation examples that are used in evaluations during training."""
+        """Number of validation examples, from the first, in evaluations during training."""
         return min(self.quick_size, self.n_valid)
 
     def begin(self, model: nn.Module, note: Callable[[str], None]) -> None:
-        """Initialise parts of a new model from the training data, such as priors and n-grams."""
+        """Initialize parts of a new model from the training data, such as priors and n-grams."""
         return
 
     def notes(self) -> list[str]:
-        """Lines to print before training starts."""
+        """Return lines to print before training starts."""
         return []
 
     def prior_loss(self) -> float | None:
-        """Validation loss of always predicting the target frequencies, with which the final loss is
-        compared. None: no comparison."""
+        """Return the validation loss of always predicting the target frequencies, with which the
+        final loss is compared; None: no comparison."""
         return None
 
     def augment(self, model: nn.Module, batch: Batch[T]) -> Batch[T]:
-        """The input of the model, with the random augmentation of the task in training. It is
-        called once per micro-batch, so a teacher or a second pass reads the same input."""
+        """Return the batch that the model reads. In training, apply the random augmentation of the
+        task.
+
+        This is called once per micro-batch, so that a teacher or a second pass reads the same
+        input.
+        """
         return batch
 
     def read(self, model: nn.Module, given: Batch[T]) -> Read:
-        """Run the model on a batch that `augment` returned."""
+        """Return the outputs of the model for a batch that `augment` returned."""
         read = readout_of(self.settings).read(model, *given.streams, rows_R=given.rows_R)
         return read if given.weights_R is None else read.with_weights(given.weights_R)
 
     @abstractmethod
     def loss(self, read: Read, given: Batch[T]) -> TaskLoss:
-        """The task's own loss, without R-Drop and distillation, which `losses` adds."""
+        """Return the task's own loss. R-Drop and distillation are added in `losses`."""
 
     def evaluate(self, asked: EvalPass) -> Scores:
-        """Scores on the validation examples: all of them at the end, the first `n_quick` during
-        training."""
+        """Return the scores on the validation examples: all of them at the end, the first `n_quick`
+        during training."""
         asked = replace(asked, max_examples=self.n_evaluated(asked))
         return evaluate(
             self.evaluator, self.valid_set, asked, lambda: self.prepared, is_validation=True
@@ -258,12 +270,13 @@ class Objective(ABC, Generic[T]):
         return n if asked.max_examples is None else min(n, asked.max_examples)
 
     def frequencies(self) -> TargetFrequencies | None:
-        """Frequencies of the targets in training and validation data; None if they cannot be
-        counted."""
+        """Return the frequencies of the targets in training and validation data; None if they
+        cannot be counted."""
         return None
 
     def show(self, part: MicroBatch) -> list[dict[str, Any]]:
-        """Human-readable description of the examples in a micro-batch, for error reports."""
+        """Return a human-readable description of the examples in a micro-batch, for error
+        reports."""
         items, _ = self.planned(part.rows.epoch)
         return [
             {

@@ -1,4 +1,4 @@
-"""The parent run: the run that training starts from, or that a student is distilled from."""
+"""Parent run: the run that training starts from, or from which a student is distilled."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def parent_of(settings: RunSettings) -> ParentRun | None:
 
 
 def model_named(settings: RunSettings) -> ModelSettings | None:
-    """Model settings of the parent run; without a parent, those that the settings give."""
+    """Return the model settings of the parent run; without a parent, those of this run."""
     begun = parent_of(settings)
     return settings.model if begun is None else begun.model
 
 
 def tokenizer_of(settings: RunSettings) -> Tokenizer | None:
-    """Tokenizer of the parent run; None without a parent, or if the parent has none."""
+    """Return the tokenizer of the parent run; None without a parent, or if the parent has none."""
     if not settings.parent:
         return None
     folder = run_folder(settings.parent)

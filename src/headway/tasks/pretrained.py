@@ -21,29 +21,30 @@ from headway.settings.warm_start import MAY_DIFFER
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 MIN_COVERAGE = 0.65
-"""Share of words that must be whole pieces of the vocabulary for a text to be in its language.
-Measured for English: prose 86 to 98 %, lists of names 69 %. Other languages have at most 59 %
-(docs/models/base-en.md)."""
+"""Minimum share of words that must be single tokens of the vocabulary for a text to be in its
+language. Measured for English: prose 86 to 98 %, lists of names 69 %. Other languages have at most
+59 % (docs/models/base-en.md)."""
 
 ROWS, EVERY = 4000, 4
-"""Number of first rows to sample from, and the stride of the sample: every fourth of 4,000 rows."""
+"""Number of data rows from which texts are sampled, and step of the sample: every fourth of the
+first 4,000 rows."""
 
 LEAST = 50
-"""Smallest number of words from which the language is detected; fewer words say little about it."""
+"""Minimum number of words for detecting the language; fewer words are not reliable."""
 
 WORD = re.compile(r"[^\W\d_]+")
 
 
 def with_pretrained(settings: RunSettings) -> RunSettings:
-    """The settings, with the shipped encoder of the language as start run, if that is the task's
-    default and the user chose nothing else."""
+    """Return the settings with the shipped encoder of the language as start run. They are unchanged
+    if this is not the task's default, or if the user chose another start."""
     name = pretrained_for(settings)
     return replace(settings, start=replace(settings.start, run=name)) if name else settings
 
 
 def pretrained_for(settings: RunSettings) -> str:
-    """Name of the shipped run to start from. Empty if the settings choose another start, if the
-    task has no pretrained encoder, or if the texts are in another language."""
+    """Return the name of the shipped run to start from. It is empty if the settings choose another
+    start, if the task has no pretrained encoder, or if the texts are in another language."""
     name = spec_of(settings).pretrained
     if not name or name not in shipped_names() or settings.data.fields:
         return ""
@@ -64,15 +65,15 @@ def _overrides_pretrained(key: str) -> bool:
 
 
 def covers(tokenizer: Tokenizer, texts: Iterable[str]) -> bool:
-    """Whether the vocabulary has most words of these texts as whole pieces."""
+    """Return whether most words of these texts are single tokens of the vocabulary."""
     words = [word for text in texts for word in WORD.findall(text)]
     whole = {word: len(tokenizer.encode(word)) == 1 for word in set(words)}
     return len(words) >= LEAST and sum(whole[word] for word in words) >= MIN_COVERAGE * len(words)
 
 
 def texts_of(settings: RunSettings) -> Iterator[str]:
-    """A sample of the training texts; none if the data comes from a pipe, which can be read only
-    once."""
+    """Yield a sample of the training texts. It is empty if the data comes from a pipe, which can be
+    read only once."""
     known = files_of(settings)
     paths: dict[str, Any] = {
         name: tuple(parts(getattr(settings.data, name), files=known)) for name in FIELDS

@@ -1,5 +1,5 @@
-"""Readout of any model: the hidden states that a head reads, and the head that computes logits from
-them.
+"""Readout of any model: the hidden states that an output head reads, and the head that computes
+logits from them.
 
 Training, evaluation, distillation, R-Drop, inspection, proofs and exported graphs read a model
 through the same `Readout`, which follows from the settings of a run.
@@ -39,72 +39,74 @@ Scorer = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Read:
-    """Outputs of a model for a batch: rows of hidden states, and the head that reads them. Rows are
-    tokens, words, patches or whole sequences."""
+    """Outputs of a model for a batch: hidden states, and the head that computes logits from them.
+    There is one output (index R) for each token, word, patch or whole sequence."""
 
     x_RD: Tensor
-    """Hidden states that the head reads, one row per output."""
+    """Hidden states that the head reads, one for each output."""
 
     scores: Scorer
-    """Head that maps rows of `x_RD` to logits. Over a vocabulary it is called with a chunk of rows
-    at a time, to save memory."""
+    """Head that maps `x_RD` to logits. Over a vocabulary it is called with a chunk of outputs at a
+    time, to save memory."""
 
     divergence: Divergence = softmax_divergence
     weights_R: Tensor | None = None
-    """Weight of each row; None: all have the same weight."""
+    """Weight of each output in the loss; None: all outputs have the same weight."""
 
     states_ND: Tensor | None = None
-    """Hidden states of all positions of the last stream; None if the last layer computed only some
+    """Hidden states of all positions of the last input. None if the last layer computed only some
     of them."""
 
     real_N: Tensor | None = None
-    """Weight of each row of `states_ND`, for tasks whose distillation compares all hidden states
-    instead of `x_RD`."""
+    """Weight of each position of `states_ND`, for tasks whose distillation compares all hidden
+    states instead of `x_RD`."""
 
     extra_heads: Mapping[str, Read] = field(default_factory=dict)
-    """Other heads by name: CTC in addition to a decoder, or the distillation token."""
+    """Outputs of other heads, by name: CTC in addition to a decoder, or the distillation token."""
 
     loss_weight: float = 1.0
-    """Weight of this head in the loss."""
+    """Weight of the head in the loss."""
 
     averaged: bool = False
-    """Whether predictions average this additional head with the main head, which has the same rows.
-    """
+    """Whether predictions average this additional head with the main head. The two then have the
+    same outputs."""
 
     small_output: bool = False
-    """Whether outputs are labels and not a vocabulary, so that all logits are computed once and
-    cached. A label head may have dropout, so computing it again would change the logits."""
+    """Whether outputs are labels, not tokens of a vocabulary. All logits are then computed once and
+    cached, because a label head may have dropout, so a second computation would change them."""
 
     ngrams: NgramScores | None = None
-    """Logits of the n-gram member for the same rows, which are averaged with those of the head."""
+    """Logits of the n-gram member for the same outputs, which are averaged with those of the head;
+    None for a model without n-grams."""
 
     cached_log_probs_RC: Tensor | None = None
-    """Cached log-probabilities, for callers that need them several times."""
+    """Cached log-probabilities, for callers that need them several times; None: they are not
+    cached."""
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether outputs have probabilities; otherwise they are numbers or vectors."""
+        """Whether outputs have probabilities. Otherwise they are numbers or vectors."""
         return self.divergence in (softmax_divergence, sigmoid_divergence)
 
     @property
     def heads(self) -> dict[str, Read]:
-        """All heads by name; the main one has an empty name."""
+        """Outputs of all heads by name; the main head has an empty name."""
         return {"": self, **self.extra_heads}
 
     @property
     def neural(self) -> Read:
-        """A copy without the n-gram member."""
+        """Copy without the n-gram member."""
         return replace(self, ngrams=None)
 
     def select_rows(self, rows_R: Tensor) -> Read:
-        """A copy with only some rows, and without additional heads."""
+        """Return a copy with only some outputs, and without additional heads."""
         ngrams = None if self.ngrams is None else self.ngrams.rows(rows_R)
         return replace(self, x_RD=self.x_RD[rows_R], ngrams=ngrams, extra_heads={})
 
     @property
     def logits_RC(self) -> Tensor:
-        """Logits of all rows by this head, averaged with those of the n-gram member if the model
-        has one; in fp32 or wider."""
+        """Logits of the head for all outputs, in fp32 or wider. If the model has n-grams, they are
+        averaged with those of the n-gram member."""
         return self._cached_logits_RC if self.small_output else self._logits_RC()
 
     @cached_property
@@ -116,21 +118,21 @@ class Read:
         return scores_RC if self.ngrams is None else self.ngrams.blend(scores_RC)
 
     def averaged_logits(self) -> Tensor:
-        """Logits of all rows, averaged over the main head and all heads with `averaged`; in fp32 or
-        wider."""
+        """Return the logits of all outputs, averaged over the main head and all heads with
+        `averaged`, in fp32 or wider."""
         voting = [self, *(read for read in self.extra_heads.values() if read.averaged)]
         said = [read.logits_RC for read in voting]
         return said[0] if len(said) == 1 else sum(said[1:], start=said[0]) / len(said)
 
     def log_probs(self) -> Tensor:
-        """Log-probabilities by this head alone, without additional heads."""
+        """Return the log-probabilities of this head, without additional heads."""
         if self.cached_log_probs_RC is not None:
             return self.cached_log_probs_RC
         return self.logits_RC.log_softmax(-1)
 
     def with_weights(self, weights_R: Tensor, real_N: Tensor | None = None) -> Read:
-        """A copy with these weights of the rows and of the hidden states. Additional heads with the
-        same rows get the same weights."""
+        """Return a copy with these weights of outputs and of hidden states. Additional heads with
+        the same outputs get the same weights."""
         more = {
             name: replace(read, weights_R=weights_R) if read.averaged else read
             for name, read in self.extra_heads.items()
@@ -138,7 +140,8 @@ class Read:
         return replace(self, weights_R=weights_R, real_N=real_N, extra_heads=more)
 
     def with_cached_log_probs(self) -> Read:
-        """A copy that keeps its log-probabilities, for callers that need them several times."""
+        """Return a copy that caches its log-probabilities, for callers that need them several
+        times."""
         logs_RC = self.log_probs()
         more = {name: read.with_cached_log_probs() for name, read in self.extra_heads.items()}
         if self.small_output:  # its logits are cached already
@@ -157,38 +160,39 @@ def as_encoder_with_heads(model: nn.Module) -> EncoderWithHeads:
 
 
 class Readout(ABC):
-    """Method of reading the outputs of a task from a model. It holds no weights."""
+    """Method of reading the outputs of a task from a model, without weights of its own."""
 
     pools: ClassVar[bool] = False
     """Whether there is one output per sequence instead of one per position."""
 
     def read(self, model: nn.Module, *streams: ModelInput, rows_R: Tensor | None = None) -> Read:
-        """Run the model once. `rows_R`: positions of the last stream to predict; None: all."""
+        """Run the model once and return its outputs. `rows_R`: positions of the last input to
+        predict; None: all."""
         found = as_model(model).states(*streams, first=self.pools)
         read = self.of(model, found, rows_R)
         early = found.layout is not streams[-1].layout
         return replace(read, states_ND=None if early else found.x_ND)
 
     def reads_like(self, other: Readout) -> bool:
-        """Whether the outputs of two readouts can be compared, as distillation does."""
+        """Return whether the outputs of two readouts can be compared, as distillation does."""
         return self == other
 
     @abstractmethod
     def of(self, model: nn.Module, states: HiddenStates, rows_R: Tensor | None = None) -> Read:
-        """Read the outputs from hidden states of the last stream, which may come from any layer."""
+        """Return the outputs for hidden states of the last input, which may come from any layer."""
 
 
 @dataclass(frozen=True)
 class OneClass(Readout):
-    """One class for each sequence."""
+    """Readout of one class for each sequence."""
 
     pools = True
     scale: float | None = None
-    """Factor of cosine logits: if set, logits are cosines between vectors and class vectors times
-    this factor. None: dot products."""
+    """Factor of cosine logits. If set, logits are this factor times the cosines between the hidden
+    state and the class vectors; None: dot products."""
 
     divergence: Divergence = softmax_divergence
-    """Divergence for distillation and R-Drop: softmax KL, except for multi-label targets and
+    """Divergence for distillation and R-Drop. It is softmax KL, except for multi-label targets and
     numbers."""
 
     def of(self, model: nn.Module, states: HiddenStates, rows_R: Tensor | None = None) -> Read:
@@ -218,11 +222,12 @@ class OneClass(Readout):
 
 @dataclass(frozen=True)
 class OneVector(Readout):
-    """One vector for each sequence."""
+    """Readout of one vector for each sequence."""
 
     pools = True
     unit: bool = False
-    """Whether the output vectors are normalised to length 1; `x_RD` itself is not."""
+    """Whether the output vectors are normalized to length 1. The hidden states in `x_RD` are not
+    normalized."""
 
     def of(self, model: nn.Module, states: HiddenStates, rows_R: Tensor | None = None) -> Read:
         x_BD = as_encoder_with_heads(model).pooled(states.x_ND, states.layout)
@@ -241,11 +246,11 @@ def identity(x_RD: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class EachRow(Readout):
-    """One output for each requested position: words, tags, CTC symbols or patches."""
+    """Readout of one output for each requested position: words, tags, CTC symbols or patches."""
 
     head: str
     ctc: float | None = None
-    """Loss weight of a second head, CTC, on the output of the encoder; None: no such head."""
+    """Loss weight of a second head, CTC, on the output of the encoder; None: no second head."""
 
     def reads_like(self, other: Readout) -> bool:
         return isinstance(other, EachRow) and self.head == other.head
@@ -268,11 +273,11 @@ class EachRow(Readout):
 
 
 DIVERGENCES: dict[str, Divergence] = {"labels": sigmoid_divergence, "number": mean_square}
-"""Divergences of outputs other than single classes, by `Spec.answers`."""
+"""Divergences for outputs other than single classes, by `Spec.answers`."""
 
 
 def readout_of(settings: RunSettings) -> Readout:
-    """The readout for the settings of a run."""
+    """Return the readout for the settings of a run."""
     spec, has = spec_of(settings), getattr(settings.model, "heads", ())
     if spec.is_embedding:
         return OneVector(unit=settings.embed.normalise)

@@ -12,41 +12,41 @@ from headway.specs.metrics import METRICS, Metric
 from headway.specs.tasks import Spec
 
 Baselines = dict[str, dict[str, float]]
-"""Scores by baseline and metric: what simple methods reach without a neural network."""
+"""Scores of simple methods without a neural network, by baseline and metric."""
 
 ScoreRow = tuple[str, str, str]
 """Row of a score table: name, value and remark."""
 
 Range = tuple[float, float]
-"""Lower and upper end of the 95 % confidence interval of a score."""
+"""Lower and upper end of a 95 % confidence interval."""
 
 MODEL = "this model"
 
 NEURAL, NGRAMS = "neural model alone", "n-grams alone"
-"""Names of the two members of a model with n-grams: its prediction is their weighted mean
+"""Names of the two members of a model with n-grams. The model predicts their weighted mean
 (`models/parts/ngrams.py`)."""
 
 
 def member_remark(name: str, share: float) -> str:
-    """The weight of a member in the prediction, as a remark in tables."""
+    """Return the weight of a member in the prediction, as a remark for tables."""
     return f"weight {share if name == NGRAMS else 1 - share:.0%}"
 
 
 @dataclass(frozen=True)
 class Temperature:
-    """Temperature that logits are divided by to calibrate the probabilities."""
+    """Calibration temperature, by which logits are divided."""
 
     value: float
     examples: int
-    """Number of examples that it was fitted on."""
+    """Number of examples that the temperature was fitted on."""
 
     ngram_weight: float | None = None
-    """Weight of the n-grams, fitted together with the temperature; None for a model without
-    n-grams."""
+    """Weight of the n-grams, which is fitted together with the temperature; None for a model
+    without n-grams."""
 
     has_probabilities: bool = True
-    """Whether predictions are probabilities. If not, only `ngram_weight` is fitted, and `value` is
-    1."""
+    """Whether predictions are probabilities. If not, only `ngram_weight` is fitted, and the
+    temperature is 1."""
 
     def describe(self, unit: str) -> str:
         if not self.has_probabilities:
@@ -66,8 +66,8 @@ class Temperature:
 
 
 NGRAM_WEIGHTS = tuple(n / 10 for n in range(10))
-"""Candidate weights of the n-grams. All are below 1, so that the neural layers always contribute.
-"""
+"""Candidate weights of the n-grams. All are below 1, so that the neural layers always
+contribute."""
 
 
 def fit_temperature(
@@ -76,9 +76,14 @@ def fit_temperature(
     examples: int,
     ngrams: bool,
 ) -> Temperature | None:
-    """Fit the temperature and the weight of the n-grams that give the lowest loss. `fit` returns
-    the best temperature for a weight, or None without probabilities; `loss` takes a temperature and
-    a weight."""
+    """Return the temperature and the weight of the n-grams that give the lowest loss.
+
+    Args:
+        fit: Function that returns the best temperature for a weight, or None without probabilities.
+        loss: Function that returns the loss for a temperature and a weight.
+        examples: Number of examples of the fit.
+        ngrams: Whether the model has n-grams.
+    """
     if not ngrams:
         found = fit(None)
         return None if found is None else Temperature(found, examples)
@@ -89,14 +94,14 @@ def fit_temperature(
 
 
 PredictionsAndTargets = tuple[Sequence[Any], Sequence[Any]]
-"""Predictions and targets: texts, labels or lists of tags."""
+"""Predictions, and their targets in the same order: texts, labels or lists of tags."""
 
 Intervals = Mapping[str, Range]
-"""The 95 % confidence intervals of metrics, by name."""
+"""95 % confidence intervals, by metric name."""
 
 
 class MethodScores:
-    """Scores of a method that the model is compared with: a baseline, or one member of the
+    """Scores of a method with which the model is compared: a baseline, or one member of the
     model."""
 
     def __init__(
@@ -105,8 +110,14 @@ class MethodScores:
         remark: str = "",
         find_intervals: Callable[[], Intervals] = dict,
     ) -> None:
-        """`remark`: how the method predicts. `find_intervals` is called on first use, because some
-        intervals take long to compute."""
+        """Store the scores of a method.
+
+        Args:
+            values: Metric values by name.
+            remark: How the method predicts, for tables.
+            find_intervals: Function that computes the confidence intervals. It is called on first
+                use, because some take long.
+        """
         self.values, self.remark = dict(values), remark
         self._find_intervals = find_intervals
 
@@ -153,18 +164,31 @@ class Scores(Mapping[str, float]):
         cautions: Sequence[str] = (),
         find_late_facts: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
-        """`values`: the main metric first. Functions `find_…` are called on first use, because some
-        baselines take as long as an evaluation. `find_members`: scores of each member of the model
-        alone.
+        """Store metrics, and functions that compute slow results on first use: some baselines take
+        as long as an evaluation.
 
-        `n`: number of examples, in `unit`. `remarks`: explanations of metrics that depend on the
-        data, by name; those of `METRICS` for the others. `details` and `facts`: other results, for
-        people and for programs. `examples`: number of examples, if a time budget limits it. `own`:
-        custom metrics, which are not in `METRICS`. `temperature`: the fitted temperature of these
-        scores, if any. `fitted`: run settings that were fitted on the same examples, by dotted
-        name. `cautions`: warnings about data that is too small for reliable scores.
-        `find_late_facts`: results for the report that take long, such as learning curves; found
-        once, at the end of training."""
+        Args:
+            values: Metric values by name, the main metric first.
+            n: Number of scored examples, in `unit`; None: unknown.
+            unit: Plural noun for the examples.
+            remarks: Explanations of metrics that depend on the data, by name. Other metrics are
+                explained by `METRICS`.
+            find_intervals: Computes confidence intervals by metric.
+            details: Further results for people, as table rows.
+            facts: Further results for programs, as JSON values.
+            samples: Examples with their targets and outputs, for the report.
+            figures: Data for the figures of the report.
+            find_answers: Returns the predictions and the targets.
+            find_members: Computes the scores of each member of the model alone.
+            find_baselines: Computes the scores of baselines.
+            examples: Number of examples that a time budget allowed; None: no limit.
+            own: Custom metrics, which are not in `METRICS`.
+            temperature: Temperature that was fitted for these scores; None: not fitted.
+            fitted: Run settings that were fitted on the same examples, by dotted name.
+            cautions: Warnings that the data is too small for reliable scores.
+            find_late_facts: Computes results for the report that take long, such as learning
+                curves. It is called once, at the end of training.
+        """
         self.metrics = METRICS | {one.name: one for one in own}
         self._check(values)
         self._values = dict(values)
@@ -190,7 +214,7 @@ class Scores(Mapping[str, float]):
         cautions: Sequence[str] = (),
         find_late_facts: Callable[[], Mapping[str, Any]] | None = None,
     ) -> Scores:
-        """A copy with additional results, other baselines, or another number of examples."""
+        """Return a copy with additional results, other baselines, or another number of examples."""
         return Scores(
             self._values | dict(more or {}), n=self.n, unit=self.unit, remarks=self.remarks,
             find_intervals=lambda: self.intervals, details=[*self.details, *details],
@@ -225,7 +249,7 @@ class Scores(Mapping[str, float]):
 
     @property
     def baselines(self) -> Baselines:
-        """Metric values of the baselines, by name."""
+        """Metric values of each baseline, by name of the baseline."""
         return {name: one.values for name, one in self._baselines.items() if one.values}
 
     @cached_property
@@ -236,7 +260,7 @@ class Scores(Mapping[str, float]):
 
     @property
     def members(self) -> Baselines:
-        """Scores of each member of the model alone; empty for a model without members."""
+        """Metric values of each member of the model alone; empty for a model without members."""
         return {name: one.values for name, one in self._members.items()}
 
     @cached_property
@@ -246,7 +270,7 @@ class Scores(Mapping[str, float]):
 
     @cached_property
     def intervals(self) -> Intervals:
-        """95 % confidence intervals `(low, high)` by metric, for the metrics that have one."""
+        """95 % confidence intervals `(low, high)` by metric name, for metrics that have one."""
         return self._find_intervals()
 
     def ranges(self, metric: str) -> dict[str, Range]:
@@ -262,19 +286,19 @@ class Scores(Mapping[str, float]):
 
     @property
     def methods(self) -> Methods:
-        """Scores of the model's members and of the baselines, each with a remark."""
+        """Scores of the model's members and of the baselines by name, each with a remark."""
         return self._members | self._baselines
 
     @property
     def rows(self) -> list[ScoreRow]:
-        """Rows of the table that `headway evaluate` prints: name, value, remark."""
+        """Rows of the table that `headway evaluate` prints: name, value and remark."""
         from headway.tasks.format import score_rows
 
         return score_rows(self)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All results as JSON values."""
+        """All results as JSON values, as `headway evaluate --json` prints them."""
         from headway.tasks.format import score_facts
 
         return score_facts(self)
@@ -285,12 +309,12 @@ class Scores(Mapping[str, float]):
 
     @property
     def answers(self) -> Sequence[Any]:
-        """Predictions, if the task keeps them."""
+        """Predictions in the order of the examples; empty if the task does not keep them."""
         return self._answered[0]
 
     @property
     def truth(self) -> Sequence[Any]:
-        """Targets of the predictions in `answers`."""
+        """Targets, in the order of `answers`."""
         return self._answered[1]
 
     def _check(self, *every: Mapping[str, float]) -> None:
@@ -298,8 +322,8 @@ class Scores(Mapping[str, float]):
         assert not unknown, f"no record in specs/metrics.py: {', '.join(sorted(unknown))}"
 
     def __getstate__(self) -> dict[str, Any]:
-        """State for pickling: all lazy values are computed first, because the functions that find
-        them cannot be pickled."""
+        """Return the state for pickling. All lazy values are computed first, because the functions
+        that compute them cannot be pickled."""
         self._baselines, self._members, self.intervals, self._answered  # noqa: B018
         self.late_facts  # noqa: B018
         return {k: v for k, v in self.__dict__.items() if not k.startswith("_find_")}
@@ -318,15 +342,15 @@ PAGE = "docs/tasks/training.md#when-a-baseline-is-better"
 
 
 def of_metric(baselines: Baselines, metric: Metric) -> dict[str, float]:
-    """Values of one metric by baseline, the best first; baselines without the metric are left
-    out."""
+    """Return the values of one metric by baseline, best first. Baselines without the metric are
+    left out."""
     found = {name: one[metric.name] for name, one in baselines.items() if metric.name in one}
     return dict(sorted(found.items(), key=lambda one: one[1], reverse=not metric.lower))
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The score of a model or baseline, with its interval if that is known."""
+    """Score of a model or baseline, with its confidence interval (`range`) if known."""
 
     name: str
     value: float
@@ -345,8 +369,8 @@ def standings(
     metric: Metric,
     members: Baselines | None = None,
 ) -> list[Standing]:
-    """Values of a metric to compare: baselines with the best last, then the model's members, then
-    the model. Empty without baselines and members."""
+    """Return the values of a metric to compare: baselines with the best last, then the model's
+    members, then the model. The list is empty without baselines and members."""
     found = [*reversed(of_metric(baselines, metric).items())]
     found += [*reversed(of_metric(members or {}, metric).items())]
     rows = [Standing(name, one, ranges.get(name)) for name, one in found]
@@ -362,9 +386,17 @@ def advice(
     *,
     tuned: bool = False,
 ) -> str | None:
-    """Warning with remedies if the best baseline is at least as good as the model; None if the
-    model is better. `steps`: training steps of the run, or 0 if more would not help. `tuned`:
-    whether the run started from an encoder."""
+    """Return a warning with remedies if the best baseline is at least as good as the model; None if
+    the model is better.
+
+    Args:
+        spec: Definition of the task, which has the remedies.
+        value: Score of the model.
+        baselines: Scores of the baselines.
+        metric: Metric to compare.
+        steps: Number of training steps of the run; 0 if more would not help.
+        tuned: Whether the run started from a pretrained encoder.
+    """
     found = of_metric(baselines, metric)
     if not found:
         return None

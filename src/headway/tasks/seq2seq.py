@@ -1,4 +1,4 @@
-"""Shared parts of the tasks translate, caption and transcribe: text generated from a source.
+"""Base classes of the tasks translate, caption and transcribe, which generate text from a source.
 
 The model has an encoder and a decoder, or an encoder with CTC. Code for one kind of source is in
 `translate.py`, `caption.py` and `transcribe.py`.
@@ -60,21 +60,21 @@ from headway.tasks.thumbnails import Thumbnail, sample_thumbnails
 from headway.tokens.tokenizer import Vocabularies
 
 AT_ONCE = 8192
-"""Largest number of tokens in a validation batch; its logits are computed in chunks, so only
+"""Maximum number of tokens in a validation batch. Logits are computed in chunks, so only
 activations grow with it."""
 
 COUNTED = 100_000
-"""Number of first training texts among which the baseline looks for the most frequent one; more
-would hardly change it."""
+"""Number of training texts, from the first, among which the baseline looks for the most frequent
+text. More texts would hardly change it."""
 
 
 MediaArray = NDArray[np.uint8] | NDArray[np.int16]
-"""Pixels or audio samples."""
+"""Pixels (bytes) or audio samples (16 bits)."""
 
 
 @dataclass(frozen=True)
 class StoreSubset(Sequence[MediaArray]):
-    """Stored examples by index, read on access."""
+    """Subset of stored media, which are read on access."""
 
     store: ImageStore | AudioStore
     rows: Sequence[int]
@@ -103,19 +103,19 @@ class Seq2SeqTask(Task):
     """Base class of the tasks that generate text from a source."""
 
     samples: ClassVar[int]
-    """Number of examples to show in an evaluation."""
+    """Number of examples that the report of an evaluation shows."""
 
     unit: ClassVar[str]
-    """Plural noun for the examples."""
+    """Plural noun for the examples, such as `images`, for messages."""
 
     texts: ClassVar[str] = "text"
-    """Name of the data column with the target texts."""
+    """Name of the data column that holds the target texts."""
 
     def objective(self, settings: Resolved, prepared: PreparedData) -> Seq2SeqObjective:
         return Seq2SeqObjective(settings, prepared, self)
 
     def dataset(self, data: Columns, words: Vocabularies, settings: Resolved) -> Seq2SeqDataset:
-        """Dataset of sources and target texts, for a split of the data or for any other
+        """Return the dataset of sources and target texts, for a split of the data or for other
         examples."""
         return Seq2SeqDataset.of(
             preprocessor_of(settings).input_dataset(data), data["text"], words.target
@@ -124,27 +124,29 @@ class Seq2SeqTask(Task):
     def plan(
         self, items: Seq2SeqDataset, tokens: int, seed: int, pool: int | None = None
     ) -> StepPlan:
-        """Plan of steps with at most this many tokens or positions each."""
+        """Return a plan of steps with at most this number of source positions and of target
+        tokens."""
         source, target = items.lengths.T
         return StepPlan.of_pairs(source, target, tokens, seed, pool)
 
     def source_augmenter(self, settings: Resolved) -> SourceAugmenter:
-        """Function that augments a source at random, as the `[augment]` settings define."""
+        """Return the function that augments a source at random, as the `[augment]` settings
+        define."""
         intake = preprocessor_of(settings)
         return lambda model, stream: intake.apply_augmentation(model, stream, no_labels(stream))[0]
 
     def token_mask_rate(self, settings: Resolved) -> float:
-        """Fraction of the decoder's input tokens that are masked in training."""
+        """Return the fraction of the decoder's input tokens that are masked in training."""
         return 0.0
 
     @abstractmethod
     def eval_set(self, prepared: PreparedData, items: Seq2SeqDataset) -> EvalSet:
-        """Sources and references of the validation set."""
+        """Return the sources and references of the validation set."""
 
     @abstractmethod
     def fast_settings(self, decode: DecodeSettings, items: Seq2SeqDataset) -> DecodeSettings:
-        """Settings for evaluations during training: greedy search, limited to about the length of
-        the longest reference."""
+        """Return decoding settings for evaluations during training: greedy search, limited to about
+        the length of the longest reference."""
 
     def generate(
         self,
@@ -157,33 +159,33 @@ class Seq2SeqTask(Task):
     ) -> Iterator[str]:
         """Yield the generated text for each source, in order."""
         assert isinstance(model, Seq2Seq)
-        # No source is longer than in training, so none has to be split.
+        # Pass no maximum length: no source is longer than in training, so none has to be split.
         writer = Writer([model], prepared.vocabularies, decode, max_len=None)
         for found in writer.write(exam.sources, on_progress=on_progress):
             yield found.text
 
     def baseline(self, exam: EvalSet, usual: Callable[[], str]) -> TextBaseline:
-        """Texts of the baseline that ignores the source. `usual` returns the most frequent training
-        text."""
+        """Return the texts of a baseline that ignores the source. `usual`: function that returns
+        the most frequent training text."""
         text = usual()
         return TextBaseline("most frequent text", [text] * len(exam.references), f"{text!r}")
 
     @abstractmethod
     def test_set(self, use: InferenceRequest, files: DataSettings) -> EvalSet:
-        """Sources and references of a test set."""
+        """Return the sources and references of a test set."""
 
     @abstractmethod
     def test_outputs(self, use: InferenceRequest, examples: EvalSet) -> TextPredictions:
-        """Texts that opened runs generate for a test set."""
+        """Return the texts that loaded runs generate for a test set."""
 
     def test_interval(self, judged: GeneratedTexts) -> dict[str, Range]:
-        """The 95 % confidence intervals of the metrics on a test set."""
+        """Return the 95 % confidence intervals of the metrics on a test set."""
         return {}
 
     def test_details(
         self, use: InferenceRequest, judged: GeneratedTexts, examples: EvalSet
     ) -> tuple[list[ScoreRow], dict[str, Any]]:
-        """Results on a test set besides the metrics: table rows to print, and JSON facts."""
+        """Return results on a test set other than metrics: table rows to print, and JSON facts."""
         return [], {}
 
     def evaluator(self, use: InferenceRequest) -> Seq2SeqEvaluator:
@@ -197,12 +199,12 @@ class Seq2SeqTask(Task):
         )  # fmt: skip
 
     def notes(self, train: Seq2SeqDataset, valid: Seq2SeqDataset) -> list[str]:
-        """Notes to print before training."""
+        """Return notes to print before training."""
         return []
 
     @abstractmethod
     def describe_source(self, example: int, prepared: PreparedData) -> dict[str, object]:
-        """Description of a training source, for error reports about failed steps."""
+        """Return a description of a training source, for error reports about failed steps."""
 
 
 class TextBaseline(NamedTuple):
@@ -213,7 +215,8 @@ class TextBaseline(NamedTuple):
 
 @dataclass(frozen=True)
 class TargetLoss:
-    """Training and validation loss of target texts: of the decoder, of CTC, or of both."""
+    """Training and validation loss of target texts: of the decoder, of CTC, or of the two
+    combined."""
 
     task: Seq2SeqTask
     settings: Resolved
@@ -224,12 +227,15 @@ class TargetLoss:
 
     @property
     def writes(self) -> bool:
-        """Whether the model has a decoder; otherwise it has only CTC."""
+        """Whether the model has a decoder. Without a decoder it has only CTC."""
         return self.readout != EachRow("ctc")
 
     def read(self, model: nn.Module, given: Batch[TextTargets]) -> Read:
-        """Run the model. CTC reads the encoder positions; their weights are scaled to the number of
-        decoder positions, so that both losses have the same unit."""
+        """Run the model and return its outputs.
+
+        CTC reads the encoder positions. Their weights are scaled to the number of decoder
+        positions, so that the two losses have the same unit.
+        """
         source, target = given.streams
         n_rows, n_words = source.layout.n_rows, target.layout.n_rows
         even_M = target.values.new_full((n_rows,), n_words / max(1, n_rows), dtype=torch.float32)
@@ -255,7 +261,7 @@ class TargetLoss:
         return TaskLoss(read.loss_weight * written.sum + ctc, written.nll)
 
     def _ctc(self, read: Read, batch: Batch[TextTargets]) -> Tensor:
-        """CTC loss, summed over the texts. Texts with more tokens than fit into the encoder
+        """Return the CTC loss, summed over the texts. Texts with more tokens than the encoder has
         positions are ignored."""
         scores_MV, words = read.scores(read.x_RD), batch.targets
         assert words.ctc_targets_K is not None
@@ -266,8 +272,8 @@ class TargetLoss:
 
     @torch.no_grad()
     def mean(self, asked: EvalPass, items: Seq2SeqDataset) -> float:
-        """Loss in nats per target token, without label smoothing: of the decoder, or of CTC if
-        there is no decoder."""
+        """Return the loss in nats per target token, without label smoothing. It is that of the
+        decoder, or of CTC if there is no decoder."""
         train, most = self.settings.train, asked.max_examples
         plan = self.task.plan(items, min(train.batch_tokens, AT_ONCE), train.seed)
         rows = np.arange(len(items)) if most is None else np.flatnonzero(items.example_index < most)
@@ -287,8 +293,8 @@ class TargetLoss:
 
 @dataclass(frozen=True)
 class Seq2SeqEvaluator(TextEvaluator):
-    """Evaluator of tasks that generate text. It evaluates either a test set, with the options of a
-    command, or the validation set."""
+    """Evaluator of tasks that generate text. It evaluates the validation set, or a test set with
+    the options of a command."""
 
     task: Seq2SeqTask = field(kw_only=True)
     settings: Resolved = field(kw_only=True)
@@ -299,16 +305,19 @@ class Seq2SeqEvaluator(TextEvaluator):
     """Prepared data with the validation set; None for a test set."""
 
     quick_size: int = field(default=500, kw_only=True)
-    """Number of texts to generate in an evaluation during training; generating takes much longer
-    than computing the loss."""
+    """Number of texts to generate in an evaluation during training: a few hundred, because
+    generation takes much longer than the loss."""
 
     @cached_property
     def target_loss(self) -> TargetLoss:
         return TargetLoss(self.task, self.settings)
 
     def predict(self, asked: EvalPass, examples: EvalSet) -> TextPredictions:
-        """Generate texts for the sources, and compute the loss. During training, texts are limited
-        to about the length of the references: an untrained model does not know when to stop."""
+        """Generate texts for the sources, and compute the loss.
+
+        During training, texts are limited to about the length of the references, because an
+        untrained model does not know when to stop.
+        """
         loss, items = None, examples.dataset
         only_decodes = asked.run is not None and asked.run.engine is not None
         if items is not None and len(items) and not only_decodes:
@@ -349,7 +358,8 @@ class Seq2SeqEvaluator(TextEvaluator):
         if found.outputs:
             values = self.values(found.outputs, examples)
             methods[found.name] = MethodScores(values, found.remark)
-        # CTC also outputs blanks, so its loss is not comparable.
+        # A model with only CTC is not compared with token frequencies: CTC also outputs blanks, so
+        # its loss is not comparable.
         if data is not None and examples.dataset is not None and self.target_loss.writes:
             tokenizer, texts = data.vocabularies.target, examples.dataset.texts
             store = data.train.tokens(self.task.texts)
@@ -368,7 +378,8 @@ class Seq2SeqEvaluator(TextEvaluator):
         return ([], {}) if self.use is None else self.task.test_details(self.use, judged, examples)
 
     def thumbnails(self, examples: EvalSet, outputs: Sequence[str]) -> dict[str, list[Thumbnail]]:
-        """Thumbnails of images and audio with generated texts and references, for the report."""
+        """Return thumbnails of images and audio with generated texts and references, for the
+        report."""
         sources = examples.sources
         if not isinstance(sources, StoreSubset):
             return {}
@@ -388,7 +399,8 @@ class Seq2SeqEvaluator(TextEvaluator):
 
 @dataclass
 class Seq2SeqObjective(Objective[TextTargets]):
-    """Objective of the tasks that generate text: steps, losses and scores."""
+    """Training objective of the tasks that generate text, which defines steps, losses and
+    scores."""
 
     task: Seq2SeqTask
     quick_size: int = field(default=500, kw_only=True)
@@ -422,8 +434,8 @@ class Seq2SeqObjective(Objective[TextTargets]):
         return self.task.plan(items, train.batch_tokens, train.seed, train.bucket_steps)
 
     def augment(self, model: nn.Module, batch: Batch[TextTargets]) -> Batch[TextTargets]:
-        """The batch with an augmented source and, if the settings ask for it, masked decoder
-        input."""
+        """Return the batch with an augmented source and, if the settings require it, a masked
+        decoder input."""
         source, target = batch.streams
         source = self.train_dataset.source.to_model_input(source)
         if model.training:
@@ -432,8 +444,8 @@ class Seq2SeqObjective(Objective[TextTargets]):
         return replace(batch, streams=(source, target))
 
     def _hidden(self, read_N: Tensor) -> Tensor:
-        """Decoder input with random tokens replaced by the unknown token (word dropout), but never
-        the start token."""
+        """Return the decoder input with random tokens replaced by the unknown token (word dropout).
+        The start token is never replaced."""
         share = self.task.token_mask_rate(self.settings)
         if not share:
             return read_N
@@ -451,8 +463,8 @@ class Seq2SeqObjective(Objective[TextTargets]):
         return len(self.valid_set.references)
 
     def evaluate(self, asked: EvalPass) -> Scores:
-        """Scores: the loss on all validation examples, and metrics of texts generated for the first
-        ones."""
+        """Return the loss on all validation examples, and metrics of the texts generated for the
+        first ones."""
         return evaluate(
             self.evaluator, self.valid_set, asked, lambda: self.prepared, is_validation=True
         )

@@ -32,8 +32,8 @@ LONG = ("split", "cut", "error")
 def answer_of(
     outputs: Sequence[Output], kind: type[TextAnswer] = TextAnswer, **common: Any
 ) -> TextAnswer:
-    """Answer with the best output; `rest` holds the other outputs. `common`: fields that all of
-    them share."""
+    """Return the answer with the best output; its field `rest` holds the other outputs. `common`:
+    fields that all outputs share."""
     best, *rest = (
         kind(
             text=output.text,
@@ -59,7 +59,7 @@ def _pairs(output: Output) -> tuple[tuple[int, int], ...] | tuple[AttendedRegion
 
 
 class TranslationPredictor:
-    """Predictor of translations."""
+    """Predictor of translations, one per input line."""
 
     def __init__(self, use: InferenceRequest) -> None:
         options = use.options
@@ -111,8 +111,16 @@ def writer_of(
     align: bool = False,
     detail: bool = False,
 ) -> Writer:
-    """A writer for opened runs, which must be of this task. `settings`: decoding settings; None:
-    those of the first run."""
+    """Return the object that generates text with loaded runs.
+
+    Args:
+        opened: Runs of the task; several are an ensemble.
+        settings: Decoding settings. None: those of the first run.
+        task: Name of the task that the runs must have.
+        on_long: Treatment of sources that are too long, such as splitting.
+        align: Compute alignments of source and output.
+        detail: Compute the log-probability of every token.
+    """
     for folder, run in zip(opened.folders, opened.runs, strict=True):
         if run.task != task or not isinstance(run.model, Seq2SeqSettings):
             kind = run.task if run.model is None else f"{family_of(run.model)} model"
@@ -154,7 +162,7 @@ def _constraint_lines(
 
 
 def _constraint(line: str, where: str) -> dict[str, Any]:
-    """Parse one line of constraints: a JSON object, or an empty line for none."""
+    """Parse one line of constraints: a JSON object, or an empty line for no constraints."""
     if not line.strip():
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Items of tasks that generate text: a source of any kind and its target text."""
+"""Datasets of tasks that generate text: a source of any kind, and its target text."""
 
 from __future__ import annotations
 
@@ -30,27 +30,29 @@ from headway.tasks.preprocess.text import describe_tokens
 from headway.tokens.tokenizer import Tokenizer
 
 ROOM = 1.1
-"""Capacity for target tokens in a step of images, as a multiple of their average number: captions
-differ in length."""
+"""Capacity for target tokens in a step of images, as a multiple of their average number. The margin
+is needed because captions differ in length."""
 
 
 @dataclass(frozen=True)
 class TextTargets:
-    """Target texts of a batch."""
+    """Target texts of a batch, as tokens."""
 
     targets_N: Tensor
-    """Target of each decoder position: the text, then the end token."""
+    """Target token of each decoder position: the text, then the end token."""
 
     ctc_targets_K: Tensor | None = None
-    """CTC targets: the tokens of all texts, concatenated, without end tokens."""
+    """CTC targets: the tokens of all texts, concatenated, without end tokens. None if CTC is not
+    possible."""
 
     ctc_layout: Layout | None = None
-    """Layout of the CTC targets: the recording that each token belongs to."""
+    """Layout of the CTC targets, which assigns each token to its recording. None if CTC is not
+    possible."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImagePlan(StepPlan):
-    """Plan of training steps for captioning: a step is limited by the number of image patches, and
+    """Plan of training steps for captioning. A step is limited by the number of image patches, and
     includes the captions of its images."""
 
     equal_sizes: bool
@@ -63,8 +65,8 @@ class ImagePlan(StepPlan):
         images, words = lengths.T
         rows = max(rows, int(images.max()))
         if pool == 1:
-            # A plan without bucketing balances its steps by the target lengths. So the images take
-            # the place of the targets: they have most of the positions.
+            # Exchange the roles of images and texts: a plan without bucketing balances its steps by
+            # the target lengths, and the images have most of the positions.
             plan = cls(
                 source_lengths=words, target_lengths=images, source_tokens=0, target_tokens=rows,
                 seed=seed, bucket_steps=pool, equal_sizes=equal,
@@ -89,25 +91,27 @@ class ImagePlan(StepPlan):
         return int(self.image_lengths.max())
 
     def text_limit(self, rows: int) -> int:
-        """Maximum number of target tokens for this number of image positions; never less than the
-        longest text."""
+        """Return the maximum number of target tokens for this number of image positions. It is
+        never less than the longest text."""
         share = self.text_lengths.sum() / self.image_lengths.sum()
         return max(int(ROOM * share * rows) + 1, int(self.text_lengths.max()))
 
     def limits(self, micro_tokens: int) -> tuple[int, int]:
-        """Maximum numbers of image positions and of text tokens in a micro-batch; at least one
-        example fits."""
+        """Return the maximum numbers of image positions and of text tokens in a micro-batch. At
+        least one example fits."""
         largest = self.largest
         if not self.is_mixed:
             rows = min(max(micro_tokens, largest), self.source_tokens)
             return rows, min(self.text_limit(rows), self.target_tokens)
         rows = super().part_limits(micro_tokens)[1]
         if self.equal_sizes:
-            # Images of one size are distributed over micro-batches that differ by at most one.
+            # Distribute images of equal size evenly, so that the numbers of images in two
+            # micro-batches differ by at most one.
             most = self.step_limit // largest
             n_parts = -(-most // max(1, micro_tokens // largest))
             rows = -(-most // n_parts) * largest
-        # If a step is a single micro-batch, its limit may be larger by less than one image.
+        # Add one image to the limit of text tokens, because a step that is a single micro-batch may
+        # exceed its limit by less than one image.
         return rows, rounded(self.source_limit(rows + largest))
 
     def part_limits(self, micro_tokens: int) -> tuple[int, int]:
@@ -118,7 +122,8 @@ class ImagePlan(StepPlan):
         return int(self.image_lengths[rows].sum())
 
     def fixed(self, micro_tokens: int) -> FixedShapes | None:
-        """Fixed shapes of all micro-batches, for CUDA graphs; None if images differ in size."""
+        """Return fixed shapes of all micro-batches, for CUDA graphs; None if images differ in
+        size."""
         if not self.equal_sizes:
             return None
         rows, tokens = self.limits(micro_tokens)
@@ -134,18 +139,18 @@ class ImagePlan(StepPlan):
 
 @dataclass(frozen=True)
 class Seq2SeqDataset:
-    """Dataset of sources and target texts, without sources that are too long for the model."""
+    """Sources with their target texts, without the sources that are too long for the model."""
 
     source: InputDataset
     texts: TokenStore
     tokenizer: Tokenizer
-    """Tokenizer of the texts."""
+    """Tokenizer of the target texts."""
 
     lengths: NDArray[np.int64]
     example_index: IntArray
     monotonic: bool = False
-    """Whether source and target have the same order, as audio and transcript, so that CTC can align
-    them."""
+    """Whether source and target have the same order, as audio and transcript do, so that CTC can
+    align them."""
 
     epoch_seed: EpochSeed | None = None
 
@@ -159,7 +164,8 @@ class Seq2SeqDataset:
         most_rows: int | None = None,
         spoken: bool = False,
     ) -> Seq2SeqDataset:
-        """Build the dataset. Sources with more than `most_rows` positions are left out."""
+        """Build the dataset. `most_rows`: maximum number of positions of a source, above which it
+        is left out; None: no limit."""
         more = 1 if tokenizer.target_begin is None else 2
         words = np.asarray(texts.lengths, dtype=np.int64) + more
         lengths = np.stack([source.lengths, words], axis=1)
@@ -209,8 +215,11 @@ class Seq2SeqDataset:
 
 
 def target_layout(lengths: IntArray, fixed: FixedShapes | None) -> tuple[Layout, Tensor]:
-    """Layout of texts with these lengths, and the weight of each position: zero for padding in a
-    batch of fixed size. Padding follows all texts, or each text."""
+    """Return the layout of texts with these lengths, and the weight of each position: zero for
+    padding in a batch of fixed size.
+
+    Padding follows all texts or, if `fixed.longest_target` is set, each text.
+    """
     if fixed is None or fixed.longest_target is None:
         layout = layout_of(lengths, fixed)
         return layout, loss_weights(lengths.tolist(), layout.n_rows)
@@ -221,7 +230,8 @@ def target_layout(lengths: IntArray, fixed: FixedShapes | None) -> tuple[Layout,
 
 
 def _filled(tokens: IntArray, n_rows: int, weights_N: Tensor) -> Tensor:
-    """Tokens at the positions with weight, and zeros at the others (padding)."""
+    """Return the tokens at the positions with weight, and zeros at the other positions
+    (padding)."""
     if len(tokens) == n_rows or bool(weights_N[: len(tokens)].all()):
         return pad_rows(tokens, n_rows)
     empty_N = torch.zeros(n_rows, dtype=torch.long)
@@ -229,17 +239,19 @@ def _filled(tokens: IntArray, n_rows: int, weights_N: Tensor) -> Tensor:
 
 
 def rounded(n_rows: int) -> int:
-    """Round up to a multiple of 128, so that batches have few different shapes."""
+    """Return the number rounded up to a multiple of 128, so that batches have few different
+    shapes."""
     return -(-n_rows // 128) * 128
 
 
 def padded_lengths(lengths: IntArray, n_rows: int, longest: int) -> IntArray:
-    """Increase the lengths to a total of `n_rows` with padding after the texts, from the last
-    sequence backwards and up to `longest` each.
+    """Return the lengths increased to a total of `n_rows`, by padding after each text. Padding is
+    added from the last sequence backwards, up to `longest` each.
 
-    In this way every padding position has an image to attend to (kernels for long sequences do not
-    support attention to nothing), and no image is needed for padding alone. Causal attention hides
-    padding from the real tokens before it."""
+    Every padding position then has an image to attend to, and no image is needed for padding alone.
+    Kernels for long sequences do not support attention to nothing. Causal attention hides padding
+    from the real tokens before it.
+    """
     room = (longest - lengths)[::-1]
     taken = np.cumsum(room) - room
     return lengths + np.clip(n_rows - lengths.sum() - taken, 0, room)[::-1]

@@ -1,4 +1,4 @@
-"""Evaluation of generated texts: their metrics, compared with references, and baselines.
+"""Evaluation of generated texts by metrics that compare them with references, and baselines.
 
 How the texts are generated, in validation and for a test set, is in `seq2seq.py` and in the modules
 of the tasks.
@@ -30,8 +30,8 @@ class GeneratedTexts:
     outputs: Sequence[str]
     references: Sequence[Reference]
     corpus: Sequence[Reference]
-    """References from which CIDEr computes document frequencies: those of the whole set, even if
-    only some examples are scored."""
+    """References from which CIDEr computes document frequencies. They are those of the whole set,
+    even if only some examples are scored."""
 
     lowercase: bool = False
     tokenize: str = "13a"
@@ -39,7 +39,7 @@ class GeneratedTexts:
 
     @property
     def flat_references(self) -> list[str]:
-        """References as a flat list, for metrics with one reference per output."""
+        """References as a flat list, for metrics that take one reference per output."""
         return [one for of_one in self.references for one in as_list(of_one)]
 
 
@@ -60,30 +60,30 @@ TEXT_METRICS: dict[str, Callable[[GeneratedTexts], CorpusScore]] = {
 
 
 def text_scores(names: Sequence[str], judged: GeneratedTexts) -> dict[str, CorpusScore]:
-    """Scores of generated texts by metric name; rates are in percent. Names of other metrics are
-    skipped."""
+    """Return the scores of generated texts by metric name; rates are in percent. Names of metrics
+    that do not compare texts are skipped."""
     return {name: TEXT_METRICS[name](judged) for name in names if name in TEXT_METRICS}
 
 
 def most_common(texts: Iterable[str]) -> str:
-    """The most frequent text; the first one if several are equally frequent."""
+    """Return the most frequent text; the first of several that are equally frequent."""
     [(text, _)] = Counter(texts).most_common(1)
     return text
 
 
 @dataclass(frozen=True)
 class EvalSet:
-    """Evaluation set: sources to generate texts from, with their references."""
+    """Examples on which generated texts are evaluated: sources with their references."""
 
     sources: Sequence[Any]
     references: Sequence[Reference]
-    """One reference per source, or several equally correct ones."""
+    """References of each source: one text, or several equally correct ones."""
 
     names: Sequence[str]
-    """Names of the sources, to show in lists of examples."""
+    """Names of the sources, for lists of examples."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Further facts about the set, for JSON output."""
+    """Further facts about the examples, for JSON output."""
 
     files: DataSettings | None = None
     """Data settings that name the files of a test set; None for the validation set."""
@@ -99,7 +99,8 @@ class EvalSet:
 
 @dataclass(frozen=True)
 class TextPredictions:
-    """Texts generated for the first sources, with the loss and other results."""
+    """Texts generated for the first sources of an evaluation set, with the loss and other
+    results."""
 
     outputs: Sequence[str]
     loss: float | None = None
@@ -115,23 +116,23 @@ class TextEvaluator(Evaluator[EvalSet, TextPredictions]):
     """Base class of evaluators that score generated texts, in validation and on test sets."""
 
     names: Sequence[str]
-    """Names of the task's metrics."""
+    """Names of the metrics to compute."""
 
     unit: str
     n_samples: int
-    """Number of examples to show."""
+    """Number of examples that the report shows."""
 
     lowercase: bool = False
     tokenize: str = "13a"
 
     def intervals(self, judged: GeneratedTexts) -> Mapping[str, Range]:
-        """The 95 % intervals of metrics."""
+        """Return the 95 % confidence intervals by metric."""
         return {}
 
     def details(
         self, judged: GeneratedTexts, examples: EvalSet
     ) -> tuple[list[ScoreRow], dict[str, Any]]:
-        """Results besides the metrics: table rows to print, and JSON facts."""
+        """Return results other than metrics: table rows to print, and JSON facts."""
         return [], {}
 
     def thumbnails(self, examples: EvalSet, outputs: Sequence[str]) -> dict[str, list[Thumbnail]]:
@@ -185,7 +186,8 @@ class TextEvaluator(Evaluator[EvalSet, TextPredictions]):
 def loss_of(
     writer: Writer, pairs: Iterable[tuple[Any, str]], n: int, progress: Progress, unit: str
 ) -> float | None:
-    """Loss in nats per token, including end tokens; None with an engine, which only decodes."""
+    """Return the loss in nats per token, including end tokens; None with an engine, because engines
+    only decode."""
     if not writer.models:
         return None
     total, count = 0.0, 0

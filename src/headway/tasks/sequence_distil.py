@@ -1,5 +1,5 @@
-"""Sequence-level distillation (Kim and Rush 2016): a student translator learns from its teacher's
-translations of the training sources, which are simpler than those of people.
+"""Sequence-level distillation (Kim and Rush 2016): a student learns to translate from its teacher's
+translations of the training sources. These are simpler than human translations.
 
 The teacher's translations are stored with the prepared data, in `data/train.taught.*`. They are
 made once. After an interruption, translation resumes after the last complete block.
@@ -38,20 +38,22 @@ from headway.tasks.seq2seq_answers import writer_of
 
 NAME = "train.taught"
 BLOCK = 2048
-"""Number of sentences per block; each block is written to disk when it is complete."""
+"""Number of sentences per block. Each block is written to disk when it is complete, so an
+interruption loses at most one."""
 
 
 def prepare_distilled(
     settings: RunSettings, folder: Path, progress: Progress, device: torch.device | str = "auto"
 ) -> PreparedData:
-    """Prepare the data with the teacher's vocabulary and its translations as targets."""
+    """Prepare the data with the teacher's vocabulary, and with the teacher's translations as
+    targets."""
     where = pick_device(str(device))
     prepared = prepare(with_teachers_words(settings), folder, progress)
     return make_distilled(prepared, settings, folder, where, progress)
 
 
 def with_teachers_words(settings: RunSettings) -> RunSettings:
-    """The settings, changed so that the data is prepared with the teacher's vocabulary."""
+    """Return settings with which the data is prepared with the teacher's vocabulary."""
     path = file_in(run_folder(settings.distil.teacher), TOKENIZER)
     return replace(settings, tokenizer=replace(settings.tokenizer, file=str(path)))
 
@@ -63,8 +65,8 @@ def make_distilled(
     device: torch.device,
     progress: Progress,
 ) -> PreparedData:
-    """Replace the targets of the training pairs by the teacher's translations, which are made if
-    they do not exist. Validation pairs keep their own targets."""
+    """Return the data with the teacher's translations as targets of the training pairs. They are
+    made if they do not exist. Validation pairs keep their own targets."""
     name = folder / DATA / NAME
     try:
         made = _check(name)
@@ -79,7 +81,7 @@ def make_distilled(
 
 
 def _check(name: Path) -> bool:
-    """Whether the teacher's translations exist and are undamaged; damage raises FolderError."""
+    """Return whether the teacher's translations exist. Raise FolderError if they are damaged."""
     if not lengths_file(name).exists():
         return False
     sums = name.with_suffix(".json")
@@ -92,7 +94,8 @@ def _check(name: Path) -> bool:
 
 
 def with_distilled(prepared: PreparedData, folder: Path) -> PreparedData:
-    """Replace the targets of the training pairs by the teacher's translations, if these exist."""
+    """Return the data with the teacher's translations as targets of the training pairs; unchanged
+    if there are none."""
     name = folder / DATA / NAME
     if not _check(name):
         return prepared
@@ -117,8 +120,8 @@ def _translated(
     if first == len(rows):
         return
     teacher = writer_of(open_run(settings.distil.teacher, device=str(device)), on_long="cut")
-    # Encoding a decoded text again may give more tokens than it had, and more than the student can
-    # read.
+    # Truncate the translation: encoding a decoded text again may give more tokens than it had, and
+    # more than the student can read.
     reach = max_positions(teacher.models[0].target_front)
     room = None if reach is None else reach - 1 - (target.target_begin is not None)
     stage = progress.stage("translating with the teacher", len(rows), done=first)
@@ -135,8 +138,8 @@ def _translated(
 
 
 def _blocks(part: Path) -> list[list[list[int]]]:
-    """Complete blocks in the file. The file is truncated at the first line with a wrong checksum,
-    because an interrupted process may have written an incomplete line."""
+    """Return the complete blocks in the file. The file is truncated at the first line with a wrong
+    checksum, because an interrupted process may have written an incomplete line."""
     if not part.exists():
         return []
     blocks = []
@@ -159,7 +162,7 @@ def _line(block: list[list[int]]) -> str:
 
 
 def _write(name: Path, targets: Sequence[Sequence[int]], dtype: str) -> None:
-    """Write the checksums, the tokens and, last, the lengths: the file of lengths marks the
+    """Write the checksums, the tokens and, last, the lengths. The file of lengths marks the
     translations as complete."""
     tokens = np.array([token for ids in targets for token in ids], dtype)
     lengths = np.array([len(ids) for ids in targets], "<i4")

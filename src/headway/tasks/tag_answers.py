@@ -1,4 +1,4 @@
-"""Prediction of tags, for sentences with one per line or for words in CoNLL columns."""
+"""Prediction of tags for sentences, which are given one per line or in CoNLL columns."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from headway.tasks.task import InferenceRequest
 
 @dataclass
 class TaggingPredictor:
-    """Predictor of tags. Several models predict with the mean of their log-probabilities."""
+    """Predictor of tags. An ensemble averages the log-probabilities of its models."""
 
     run: LoadedRun
     evaluator: TaggingEvaluator
     rule: WordRule = field(default_factory=WordRule)
-    """Rule that splits texts into words."""
+    """Rule that splits texts into words, as in training."""
 
     between: OnProgress = no_progress
     n_sentences: int = 0
@@ -52,10 +52,13 @@ class TaggingPredictor:
         return cls(opened, evaluator, word_rule(opened.folder), use.between)
 
     def answers(self, lines: Iterable[Question], live: bool = False) -> Iterator[Answer]:
-        """Yield one answer per line. If the first line that is not empty has a tab, the input is in
-        CoNLL columns: one word per line, with empty lines between sentences. Otherwise each line
-        is a sentence, which is split into words as in training, or JSON with a list of `words`. A
-        `Question` that is not a string is a list of words."""
+        """Yield one answer per line.
+
+        If the first line that is not empty has a tab, the input is in CoNLL columns: one word per
+        line, with empty lines between sentences. Otherwise each line is a sentence, which is split
+        into words as in training, or JSON with a list of `words`. A `Question` that is not a string
+        is a list of words.
+        """
         source = iter(ensure_list(lines))
         before: list[Question] = []
         for line in source:
@@ -95,8 +98,8 @@ class TaggingPredictor:
     def tags(
         self, sentences: Sequence[Sequence[str]], on_progress: OnProgress = no_progress
     ) -> list[list[str]]:
-        """Most likely valid tags of each sentence, as BIO. A sentence is a list of words, or a
-        string that is parsed like a line of input."""
+        """Return the most likely valid tags of each sentence, in the BIO scheme. A sentence is a
+        list of words, or a string that is parsed like a line of input."""
         sentences = [
             sentence_of(words, f"sentence {number:,}", self.rule).words
             if isinstance(words, str)
@@ -141,8 +144,8 @@ class InputSentence(NamedTuple):
 
 
 def sentence_of(line: str, where: str, rule: WordRule) -> InputSentence:
-    """The words of a line, which is a text or JSON with a list of words. `where` is the place for
-    error messages."""
+    """Return the words of a line, which is a text, or JSON with a list of words. `where`: location
+    of the line for error messages."""
     if line.lstrip().startswith("{"):
         with suppress(ValueError):  # a sentence may begin with a brace
             values = json.loads(line)
@@ -159,8 +162,8 @@ def sentence_of(line: str, where: str, rule: WordRule) -> InputSentence:
 
 
 def word_rule(folder: Path) -> WordRule:
-    """The rule by which the run in this folder splits texts into words. It follows from the
-    validation sentences in the folder; without them it is the default rule."""
+    """Return the rule by which the run in this folder splits texts into words. It is inferred from
+    the validation sentences in the folder; without them, it is the default rule."""
     path = folder / DATA / "valid.jsonl"
     try:
         return _rule_of(path, path.stat().st_mtime_ns)
@@ -175,8 +178,8 @@ def _rule_of(path: Path, changed: int) -> WordRule:
 
 
 def sentence_answer(sentence: InputSentence, tags: Sequence[str]) -> TagAnswer:
-    """The answer for a sentence, printed like `Ada/B-per Lovelace/I-per wrote`: words outside of
-    spans are printed without a tag."""
+    """Return the answer for a sentence, with a text such as `Ada/B-per Lovelace/I-per wrote`. Words
+    outside of spans have no tag in the text."""
     words = sentence.words
     marked = has_span_tags(tuple(tags))
     shown = [
@@ -190,8 +193,8 @@ def sentence_answer(sentence: InputSentence, tags: Sequence[str]) -> TagAnswer:
 
 
 def _sentences(lines: Iterable[str]) -> Iterator[tuple[list[str], str | None]]:
-    """Yield the words of each sentence with the empty line after it, or with None at the end of the
-    input."""
+    """Yield the words of each sentence, with the empty line after it, or with None at the end of
+    the input."""
     words: list[str] = []
     for line in lines:
         if not line.strip() or line.startswith(DOCUMENT):

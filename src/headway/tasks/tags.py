@@ -1,5 +1,7 @@
-"""Tagging of words, such as named entities or parts of speech. The tag of a word is predicted at
-its first piece."""
+"""Tagging of words, for example with named entities or parts of speech.
+
+The tag of a word is predicted at its first sub-word token.
+"""
 
 from __future__ import annotations
 
@@ -89,16 +91,16 @@ REMARKS = {
 EACH_WORD = EachRow("tags")
 
 WordKey = tuple[int, ...]
-"""Key that identifies a word: its pieces."""
+"""Key that identifies a word: the ids of its sub-word tokens."""
 
 
 @dataclass(frozen=True)
 class TagTargets:
-    """Targets of a batch for tagging."""
+    """Targets of a tagging batch: the true tags of its words, with the layout and the weights."""
 
     labels_W: Tensor
     words: Layout
-    """Layout of the words of each window in the flat batch."""
+    """Layout that assigns the words to their windows."""
 
     weights_B: Tensor
     """Weight of each window; zero for padding in a batch of fixed size."""
@@ -106,13 +108,13 @@ class TagTargets:
 
 @dataclass(frozen=True)
 class TaggingDataset:
-    """Dataset for tagging: windows of sentences. Each window predicts the tags of some words, so
-    that every word is predicted once."""
+    """Sentences to tag, split into windows if they are too long. Every word is predicted in exactly
+    one window."""
 
     reader: WordReader
     tokenizer: Tokenizer
     labels: IntArray | None = None
-    """Tag indices of all words of all sentences, if they are known."""
+    """Tag indices of all words of all sentences; None if they are unknown."""
 
     @cached_property
     def lengths(self) -> IntArray:
@@ -131,7 +133,7 @@ class TaggingDataset:
     def batch(
         self, rows: IntArray, device: torch.device, fixed: FixedShapes | None = None
     ) -> Batch[TagTargets]:
-        """A batch of windows; outputs are at the first piece of each word."""
+        """Return a batch of windows, with outputs at the first sub-word token of each word."""
         read, first_pieces, counts = self.reader.read(rows)
         layout, words = layout_of(read.lengths, fixed), layout_of(counts, fixed)
         labels = np.zeros(0, np.int64)
@@ -163,8 +165,8 @@ class TaggingDataset:
 def encoded(
     sentences: Sequence[Sequence[str]], tokenizer: Tokenizer, tag: TagSettings
 ) -> EncodedWords:
-    """Tokenize sentences that are lists of words, after removing the prefix `tag.prefix_strip` from
-    words."""
+    """Return tokenized sentences, given as lists of words. The prefix `tag.prefix_strip` is removed
+    from words first."""
     prefix = tag.prefix_strip
     if prefix:
         sentences = [[_without(word, prefix) for word in words] for words in sentences]
@@ -184,7 +186,7 @@ def columns_of(words: EncodedWords) -> Columns:
 
 
 def words_of_store(texts: Columns, tokenizer: Tokenizer, model: ModelSettings) -> TaggingDataset:
-    """Build the dataset of prepared sentences. Data from early versions has no word shapes."""
+    """Return the dataset of prepared sentences. Data from early versions has no word shapes."""
     shapes = texts["shapes"] if "shapes" in texts and _reads_shapes(model) else None
     reader = WordReader(
         text=texts["text"], pieces=texts["pieces"], bos=tokenizer.bos, eos=tokenizer.eos,
@@ -194,7 +196,8 @@ def words_of_store(texts: Columns, tokenizer: Tokenizer, model: ModelSettings) -
 
 
 def piece_shapes(words: EncodedWords, model: ModelSettings) -> list[list[int]] | None:
-    """Word shape for each token of each sentence; None if the model does not read shapes."""
+    """Return the word shape for each token of each sentence; None if the model does not read
+    shapes."""
     if words.shapes is None or not _reads_shapes(model):
         return None
     return FlatIds(np.repeat(words.shapes.ids, words.pieces.ids), words.text.lengths).lists()
@@ -205,7 +208,7 @@ def _reads_shapes(model: ModelSettings) -> bool:
 
 
 def read_words(model: nn.Module, batch: Batch[TagTargets]) -> Read:
-    """Run the model on a batch, with one output per word."""
+    """Run the model on a batch and return one output per word."""
     return EACH_WORD.read(model, *batch.streams, rows_R=batch.rows_R)
 
 
@@ -304,28 +307,28 @@ class TaggingTask(Task):
 
 
 def _needed(prepared: PreparedData) -> NDArray[np.int64]:
-    """Number of tokens that each whole sentence needs, including special tokens."""
+    """Return the number of tokens that each whole sentence needs, including special tokens."""
     parts = prepared.train, prepared.valid
     return np.concatenate([np.asarray(part["text"].lengths) + 2 for part in parts])
 
 
 def tag_metrics(spans: bool) -> tuple[str, ...]:
-    """Metric names of a tagging task. Without span tags (BIO, BIOES), there are no spans to
-    score."""
+    """Return the metric names of a tagging task. Only tags that mark spans (BIO, BIOES) have span
+    metrics."""
     return spec_of("tag").scores if spans else ("accuracy", "loss")
 
 
 def labels_of(texts: Columns) -> NDArray[np.int64]:
-    """Tag indices of all words of all sentences."""
+    """Return the tag indices of all words of all sentences."""
     return np.asarray(texts["tags"].tokens, dtype=np.int64)
 
 
 def lengths_of(texts: Columns) -> list[int]:
-    """Number of words of each sentence."""
+    """Return the number of words of each sentence."""
     return texts["pieces"].lengths.tolist()
 
 
-# Scores of words, and the tags they make
+# Logits of words, and decoding to tags
 
 
 def tag_frequencies(train_W: IntArray, valid_W: IntArray, n: int) -> TargetFrequencies:
@@ -337,19 +340,19 @@ def learned_transitions(model: nn.Module) -> Tensor | None:
 
 
 def transitions(head: Scorer) -> Tensor | None:
-    """Learned CRF transition scores between tags; None for a head without CRF."""
+    """Return the learned CRF transition scores between tags; None for a head without CRF."""
     found = getattr(head, "transitions", None)
     return found if isinstance(found, Tensor) else None
 
 
 @dataclass(frozen=True)
 class WordScores:
-    """Tag logits of words, kept separately for the neural layers and the n-gram table."""
+    """Tag logits of words, kept separately for a model's neural layers and its n-gram table."""
 
     neural_WC: Tensor
     ngrams_WC: Tensor | None = None
     ngram_weight: float = 0.0
-    """Weight of the n-grams in the prediction."""
+    """Weight of the n-grams in the prediction, from 0 to 1."""
 
     @property
     def scores_WC(self) -> Tensor:
@@ -359,14 +362,14 @@ class WordScores:
 
     @property
     def single_members(self) -> dict[str, WordScores]:
-        """Copies that use the neural layers alone and the n-grams alone; empty for a model without
-        n-grams."""
+        """Copies with only the neural layers and with only the n-grams, by name; empty for a model
+        without n-grams."""
         if self.ngrams_WC is None:
             return {}
         return {NEURAL: replace(self, ngram_weight=0.0), NGRAMS: replace(self, ngram_weight=1.0)}
 
     def with_ngram_weight(self, share: float | None) -> WordScores:
-        """A copy with this weight of the n-grams; None: unchanged."""
+        """Return a copy with this weight of the n-grams; None: unchanged."""
         return self if share is None else replace(self, ngram_weight=share)
 
     def with_temperature(self, temperature: float) -> WordScores:
@@ -377,14 +380,14 @@ class WordScores:
         return replace(self, neural_WC=change(self.neural_WC), ngrams_WC=ngrams_WC)
 
     def first(self, n: int) -> WordScores:
-        """The logits of the first `n` words, in fp64."""
+        """Return the logits of the first `n` words, in fp64."""
         return self._each(lambda x_WC: x_WC[:n].double())
 
 
 @torch.no_grad()
 def word_scores(asked: EvalPass, items: TaggingDataset) -> WordScores:
-    """Logits of all words of the first sentences, in order, each from the window that predicts
-    it."""
+    """Return the logits of all words of the first `asked.max_examples` sentences (None: all), in
+    order. Each word's logits come from the window that predicts it."""
     n_words, share = int(items.reader.pieces.offsets[1:][: asked.max_examples][-1]), 0.0
     neural_WC: Tensor | None = None
     ngrams_WC: Tensor | None = None
@@ -411,14 +414,14 @@ def best_tags(
     labels: tuple[str, ...],
     learned_PC: Tensor | None = None,
 ) -> list[list[int]]:
-    """The most likely tags of each sentence that the tagging scheme allows (Viterbi)."""
+    """Return the most likely tags of each sentence that the tagging scheme allows (Viterbi)."""
     rules_PC = allowed_transitions(labels)
     if learned_PC is not None:
         rules_PC = rules_PC + learned_PC.detach().float().cpu()
     found: list[list[int]] = [[]] * len(lengths)
     ends = np.cumsum(lengths)
     order = np.argsort(lengths, kind="stable")
-    # Group sentences by length: a grid is as wide as its longest sentence.
+    # Group sentences by length, because each batch is padded to its longest sentence.
     for first in range(0, len(order), 256):
         some = order[first : first + 256]
         rows = [scores_WC[ends[i] - lengths[i] : ends[i]] for i in some]
@@ -434,7 +437,8 @@ def best_tags(
 def total_nll(
     scores_WC: Tensor, labels_W: Tensor, lengths: Sequence[int], learned_PC: Tensor | None
 ) -> float:
-    """Negative log-likelihood of all tags: of single words, or of whole sentences with a CRF."""
+    """Return the negative log-likelihood of all tags: of single tags, or of whole sentences with a
+    CRF."""
     if learned_PC is None:
         return float(F.cross_entropy(scores_WC, labels_W, reduction="sum"))
     total, start = 0.0, 0
@@ -449,7 +453,7 @@ def total_nll(
 
 
 def as_bio(tags: Sequence[str]) -> list[str]:
-    """Convert BIOES tags to BIO; other tags are unchanged."""
+    """Return BIOES tags converted to BIO; other tags are unchanged."""
     if not has_span_tags(tuple(tags)):
         return list(tags)
     return [{"E": "I", "S": "B"}.get(tag[0], tag[0]) + tag[1:] for tag in tags]
@@ -458,7 +462,7 @@ def as_bio(tags: Sequence[str]) -> list[str]:
 def tag_values(
     truths: Sequence[list[str]], guesses: Sequence[list[str]], spans: bool
 ) -> dict[str, float]:
-    """Metrics in percent: accuracy and, if the tags mark spans, F1, precision and recall."""
+    """Return metrics in percent: accuracy and, if the tags mark spans, F1, precision and recall."""
     accuracy = 100.0 * metrics.tag_accuracy(truths, guesses)
     if not spans:
         return {"accuracy": accuracy}
@@ -483,8 +487,8 @@ def main_interval(
 
 
 def word_temperature(said: WordScores, labels_W: Tensor) -> Temperature:
-    """Fit the calibration temperature and the weight of the n-grams that give the lowest loss on
-    single tags."""
+    """Return the calibration temperature and the weight of the n-grams that give the lowest loss on
+    single tags. To save time, they are fitted to the first `ENOUGH` probabilities."""
     n_labels = said.neural_WC.shape[1]
     n = max(1, classes.ENOUGH // n_labels)
     true_WC = F.one_hot(labels_W[:n], n_labels).double().numpy()
@@ -508,8 +512,8 @@ def word_temperature(said: WordScores, labels_W: Tensor) -> Temperature:
 def word_calibration(
     logs_WC: Tensor, labels: Sequence[str], truths: Sequence[list[str]]
 ) -> dict[str, Any] | None:
-    """Calibration of the tag probabilities, in BIO; None if all true tags are unknown to the
-    run."""
+    """Return the calibration of the tag probabilities, in BIO; None if all true tags are unknown to
+    the run."""
     names = as_bio(labels)
     places = {name: place for place, name in enumerate(dict.fromkeys(names))}
     shares_WT = torch.zeros(len(logs_WC), len(places), dtype=logs_WC.dtype)
@@ -524,9 +528,10 @@ def word_calibration(
 def tag_figures(
     truths: Sequence[list[str]], guesses: Sequence[list[str]], spans: bool
 ) -> dict[str, Any]:
-    """Scores of each span type, or, without span tags, of each tag."""
+    """Return the scores of each span type. If the tags do not mark spans, return the scores of each
+    tag."""
     if not spans:
-        # With each word as a span of its own, span scores are scores of single tags.
+        # Turn each word into a span of its own, so that span scores are scores of single tags.
         truths, guesses = (
             [[f"S-{tag}" for tag in tags] for tags in side] for side in (truths, guesses)
         )
@@ -539,7 +544,7 @@ def tag_figures(
 
 @dataclass(frozen=True)
 class TaggedSet:
-    """Sentences with their true tags, to evaluate a tagger on."""
+    """Sentences with their true tags, on which a tagger is evaluated."""
 
     columns: Columns
     dataset: TaggingDataset
@@ -547,11 +552,11 @@ class TaggedSet:
     """True tags of each sentence, in the tagging scheme of the data."""
 
     labels_W: IntArray | None
-    """Indices of the true tags of all words; None if the run does not know all of them."""
+    """Tag indices of all words; None if the run does not know all of the tags."""
 
     @cached_property
     def truths(self) -> list[list[str]]:
-        """The true tags, in BIO if they mark spans."""
+        """True tags of each sentence, in BIO if they mark spans."""
         return [as_bio(tags) for tags in self.tags]
 
     @property
@@ -569,35 +574,35 @@ class TagPredictions:
     """Number of words of each sentence."""
 
     transitions_PC: Tensor | None = None
-    """Learned CRF transitions between tags. With them, only whole tag sequences have probabilities,
-    not single tags."""
+    """Learned CRF transition scores between tags; None without a CRF. With a CRF, only whole tag
+    sequences have probabilities, not single tags."""
 
     temperature: Temperature | None = None
 
     @cached_property
     def scores_WC(self) -> Tensor:
-        """Logits of all words. For an ensemble: the mean log-probabilities of the models, to which
-        CRF transitions can be added."""
+        """Logits of all words. For an ensemble, they are the mean log-probabilities of the models,
+        to which CRF transitions can be added."""
         if len(self.models) == 1:
             return self.models[0].scores_WC
         return torch.stack([one.scores_WC.log_softmax(-1) for one in self.models]).mean(0)
 
     @cached_property
     def logs_WC(self) -> Tensor | None:
-        """Log-probability of each tag at each word; None with CRF transitions, where only whole
-        sequences have probabilities."""
+        """Log-probability of each tag at each word; None with a CRF, where only whole tag sequences
+        have probabilities."""
         if self.transitions_PC is not None:
             return None
         return self.scores_WC.double().log_softmax(-1)
 
     @cached_property
     def tags(self) -> list[list[str]]:
-        """The most likely valid tags of each sentence, in BIO."""
+        """Most likely valid tags of each sentence, in BIO."""
         return self._decoded(self.scores_WC)
 
     @property
     def members(self) -> dict[str, list[list[str]]]:
-        """Predicted tags of each member (neural layers, n-grams) of a single model; empty without
+        """Tags predicted by each member (neural layers, n-grams) of a single model; empty without
         n-grams."""
         if len(self.models) > 1:
             return {}
@@ -611,7 +616,7 @@ class TagPredictions:
 
 @dataclass(frozen=True)
 class TaggingEvaluator(Evaluator[TaggedSet, TagPredictions]):
-    """Evaluation of a tagger, or of an ensemble of several."""
+    """Evaluation of a tagger, or of an ensemble of taggers."""
 
     settings: Resolved
     tokenizer: Tokenizer
@@ -622,7 +627,7 @@ class TaggingEvaluator(Evaluator[TaggedSet, TagPredictions]):
 
     @property
     def spans(self) -> bool:
-        """Whether the tags mark spans."""
+        """Whether the tags of the run mark spans."""
         return has_span_tags(self.names)
 
     def predict(self, asked: EvalPass, examples: TaggedSet) -> TagPredictions:
@@ -640,7 +645,8 @@ class TaggingEvaluator(Evaluator[TaggedSet, TagPredictions]):
     def fitted(
         self, predictions: TagPredictions, examples: TaggedSet, calibrate: bool
     ) -> TagPredictions:
-        """The predictions with a fitted calibration temperature; unchanged with a CRF."""
+        """Return the predictions with a fitted calibration temperature. With a CRF they are
+        unchanged."""
         if not calibrate or predictions.transitions_PC is not None:
             return predictions
         assert examples.labels_W is not None
@@ -741,9 +747,9 @@ class TaggingEvaluator(Evaluator[TaggedSet, TagPredictions]):
         return shown
 
     def columns(self, sentences: Sequence[Sequence[str]], before: int = 0) -> Columns:
-        """Tokenize sentences. Raises DataError for a sentence that is too long, if the settings do
-        not allow windows. `before`: number of sentences answered earlier, to number them in
-        messages."""
+        """Return tokenized sentences. Raise DataError for a sentence that is too long, if the
+        settings do not allow windows. `before`: number of sentences answered earlier, to number
+        them in messages."""
         words = encoded(sentences, self.tokenizer, self.settings.tag)
         columns = columns_of(words)
         needed = words.text.lengths + self.dataset(columns).reader.n_special
@@ -774,7 +780,8 @@ class TaggingEvaluator(Evaluator[TaggedSet, TagPredictions]):
 def tagged_sentences(
     settings: RunSettings, data: DataSettings
 ) -> tuple[list[list[str]], list[list[str]]]:
-    """Words and tags of the sentences in the files. Raise DataError if there are none."""
+    """Return the words and the tags of the sentences in the files. Raise DataError if there are no
+    sentences."""
     source, _ = sources(with_files(settings, replace(data, valid_text=())))
     found = [(list(one.strings("words")), list(one.strings("tags"))) for one in source]
     if not found:
@@ -783,15 +790,15 @@ def tagged_sentences(
 
 
 def baseline(prepared: PreparedData) -> FrequentTags:
-    """Baseline: the most frequent tag of each word in the training data. A word is identified by
-    its pieces."""
+    """Return the baseline that predicts the most frequent tag of each word in the training data.
+    Words are compared by their sub-word tokens."""
     tags = prepared.train["tags"]
     keys = word_keys(prepared.train)
     return FrequentTags.fit((words, tags[i].tolist()) for i, words in enumerate(keys))
 
 
 def word_keys(texts: Columns) -> Iterator[list[WordKey]]:
-    """The words of each sentence, each as a tuple of its pieces."""
+    """Yield the keys of the words of each sentence: tuples of sub-word token ids."""
     for i in range(texts.n):
         yield as_keys(texts["text"][i].tolist(), texts["pieces"][i].tolist())
 

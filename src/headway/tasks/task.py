@@ -1,8 +1,8 @@
 """Base class of tasks: data preparation, statistics, training, prediction and evaluation.
 
 Each task has its own module in this package. Static facts about it are in the table of
-`specs/tasks.py`, whose rows name these classes. The `Objective` of a task defines its loss and
-its scores.
+`specs/tasks.py`, whose rows name these classes. The `Objective` of a task defines its loss and its
+scores.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 Note = Callable[[str], None]
 
 ENDS = 2
-"""Number of special tokens that frame a text: start and end."""
+"""Number of special tokens around a text: start and end."""
 
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """Request to opened runs, with the settings and options of one call. It does not change the
+    """Request to loaded runs, with the settings and options of one call. It does not change the
     runs."""
 
     opened: LoadedRun
@@ -49,13 +49,14 @@ class InferenceRequest:
     """Settings of the first run, with the overrides of this call."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of this call, by name, such as `top`."""
+    """Options of this call by name, such as `top`."""
 
     progress: Progress = SILENT
-    """Progress reporter."""
+    """Progress reporter; by default it prints nothing."""
 
     between: OnProgress = no_progress
-    """Callback between two batches; it may release the lock of the models to other requests."""
+    """Function that is called between two batches. It may release the lock of the models to other
+    requests."""
 
     @property
     def runs(self) -> tuple[Resolved, ...]:
@@ -68,19 +69,22 @@ class InferenceRequest:
 class Predictor(Protocol):
     @abstractmethod
     def answers(self, lines: Iterable[Any], live: bool = False) -> Iterator[Answer]:
-        """Yield one answer per line, in order; with `live`, as soon as the line is available. A
-        line is a text, or a `Question` of `data.predict_input` for tasks with several texts."""
+        """Yield one answer per line, in order.
+
+        A line is a text, or a `Question` of `data.predict_input` for tasks with several texts.
+        `live`: yield each answer as soon as the line is available.
+        """
         ...
 
     def summary(self) -> str:
-        """One line that summarises the processed inputs, such as their number."""
+        """Return a line that summarizes the processed inputs, such as their number."""
         return ""
 
 
 @runtime_checkable
 class ContinuousBatchingPredictor(Predictor, Protocol):
-    """Predictor that supports continuous batching: each step generates one token per text, and
-    requests join and leave the batch between steps."""
+    """Predictor that supports continuous batching, in which each step generates one token per text.
+    Requests join and leave the batch between steps."""
 
     @property
     def can_batch(self) -> bool:
@@ -88,19 +92,26 @@ class ContinuousBatchingPredictor(Predictor, Protocol):
         ...
 
     def new_batch(self) -> ContinuousBatch:
-        """Create a batch that all predictors of the same opened runs can share."""
+        """Create a batch that all predictors of the same loaded runs can share."""
         ...
 
     def member(
         self, growing: ContinuousBatch, question: Any, *, on_piece: OnOutputPiece | None = None,
         top: int = 0, number: int = 0,
     ) -> BatchMember:  # fmt: skip
-        """Create the batch member that generates the answer to a question. `growing`: batch that it
-        will join. `number`: index of the question within the caller's request, for random draws."""
+        """Create the batch member that generates the answer to a question.
+
+        Args:
+            growing: Batch that the member will join.
+            question: Input to answer.
+            on_piece: Function that receives the text during generation.
+            top: Number of most likely tokens to record at each step; 0: none.
+            number: Index of the question within the caller's request, which seeds random sampling.
+        """
         ...
 
     def finished_answer(self, question: Any, member: BatchMember) -> Answer:
-        """Answer to a question, from its finished member of the batch."""
+        """Return the answer to a question, given its finished member of the batch."""
         ...
 
 
@@ -109,7 +120,7 @@ class Task(ABC):
     row: Spec
 
     def prepare(self, settings: RunSettings, folder: Path, progress: Progress) -> PreparedData:
-        """Check, split and tokenise the data, or load it if that is done already. By default the
+        """Check, split and tokenize the data, or load it if it is already prepared. By default the
         data is text."""
         from headway.data.prepare import prepare
         from headway.tasks.parent_run import tokenizer_of
@@ -121,11 +132,12 @@ class Task(ABC):
         return load_prepared(folder)
 
     def describe(self, prepared: PreparedData) -> str:
-        """Human-readable amount of training data, such as `29,000 pairs`."""
+        """Return a human-readable amount of training data, such as `29,000 pairs`."""
         return f"{prepared.train.n:,} {self.row.counts}s"
 
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
-        """Facts about the data on which default settings depend. By default the data is text."""
+        """Return facts about the data on which default settings depend. By default the data is
+        text."""
         from headway.tasks.parent_run import parent_of
 
         lengths = prepared.train["text"].lengths + ENDS
@@ -140,11 +152,11 @@ class Task(ABC):
 
     @abstractmethod
     def objective(self, settings: Resolved, prepared: PreparedData) -> Objective[Any]:
-        """Training objective of a run: its examples, loss and validation."""
+        """Return the training objective of a run: its examples, loss and validation."""
 
     def predictor(self, use: InferenceRequest) -> Predictor:
-        """Predictor of the task: by default the evaluator, if it is also a `Predictor`. Tasks
-        without one raise an error."""
+        """Return the predictor of the task. By default this is the evaluator, if it is also a
+        `Predictor`; otherwise an error is raised."""
         found = self.evaluator(use)
         if not isinstance(found, Predictor):
             raise UserError(f"the task {self.row.name} makes no predictions.")
@@ -152,10 +164,10 @@ class Task(ABC):
 
     @abstractmethod
     def evaluator(self, use: InferenceRequest) -> Evaluator[Any, Any]:
-        """Evaluator of the task, which scores test sets."""
+        """Return the evaluator of the task, which scores test sets."""
 
     def evaluation(self, use: InferenceRequest, files: DataSettings) -> Scores:
-        """Scores on a test set."""
+        """Return the scores of the requested runs on a test set in files."""
 
         def load_data() -> TrainingData:
             try:
@@ -167,7 +179,8 @@ class Task(ABC):
 
 
 def find_task(settings: RunSettings) -> Task:
-    """Task of a run. If the settings leave the modality open, the data files decide it."""
+    """Return the task of a run. If the settings leave the modality open, the data files decide
+    it."""
     return make_task(spec_of(decided(settings)))
 
 

@@ -1,7 +1,7 @@
-"""Texts in memory as a model reads them, one by one: for inspection, studies and proofs.
+"""Model inputs for single texts in memory, for inspection, studies and proofs.
 
-Special tokens around texts, between two texts and before fields are added by the preprocessor, as
-in training and prediction.
+The preprocessor adds special tokens around texts, between two texts and before fields, as in
+training and prediction.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from headway.tasks.tag_answers import sentence_of, word_rule
 from headway.tasks.tags import columns_of, encoded, words_of_store
 
 THE_TEXT = "the text"
-"""Name of the text in errors."""
+"""Name of the text in error messages."""
 
 
 class TextItem(NamedTuple):
     ids: list[int]
     segments: Sequence[int] = ()
-    """Segment of each token (1 for the second text of a pair, otherwise 0), or the word shape of
-    each token for models that read shapes."""
+    """Segment of each token: 1 for the second text of a pair, otherwise 0. For models that read
+    word shapes: the word shape of each token."""
 
     rows: list[int] | None = None
-    """Positions with a prediction of their own; None: one prediction for the whole text."""
+    """Positions that each have a prediction; None: one prediction for the whole text."""
 
     example: int = 0
-    """Index of the text that this is a window of."""
+    """Index of the text that this window belongs to."""
 
     needed: int = 0
-    """Number of tokens of the whole text, which may exceed the window."""
+    """Number of tokens of the whole text, which may exceed the length of the window."""
 
 
 def text_items(run: LoadedRun, lines: Sequence[str], max_len: int | None = None) -> list[TextItem]:
-    """Items for lines of user input: a text, two texts with a tab between, or JSON with fields.
-    Long texts are cut into windows."""
+    """Return the items for lines of user input: a text, two texts separated by a tab, or JSON with
+    fields. Long texts are split into windows."""
     intake = _preprocessor(run, max_len)
     texts = [parse_texts(line, THE_TEXT, run.settings.data) for line in lines]
     return list(_items(intake.input_dataset(intake.columns(texts))))
@@ -51,14 +51,14 @@ def text_items(run: LoadedRun, lines: Sequence[str], max_len: int | None = None)
 def frame_tokens(
     run: LoadedRun, texts: Sequence[Sequence[int]], others: Sequence[Sequence[int]] | None = None
 ) -> list[TextItem]:
-    """Items for texts, or pairs of texts, that are already tokenized; special tokens are added."""
+    """Return the items for tokenized texts, or pairs of texts. Special tokens are added."""
     sides = {"text": texts} if others is None else {"text": texts, "other": others}
     columns = Columns({name: TokenStore.of(side) for name, side in sides.items()})
     return list(_items(_preprocessor(run, None).input_dataset(columns)))
 
 
 def gapped_item(run: LoadedRun, line: str) -> TextItem:
-    """Item that predicts the gaps of a text, or every token if the text has no gaps."""
+    """Return an item that predicts the gaps of a text, or every token if the text has no gaps."""
     tokens, gaps = gaps_in(line, run.vocab.source)
     item = frame_tokens(run, [tokens])[0]
     before = len(run.vocab.source.text_ends[0])
@@ -67,7 +67,8 @@ def gapped_item(run: LoadedRun, line: str) -> TextItem:
 
 
 def tagged_item(run: LoadedRun, line: str) -> TextItem:
-    """Item that predicts a tag for each word of a text, at the first piece of the word."""
+    """Return an item that predicts a tag for each word of a text, at the first sub-word token of
+    the word."""
     tokenizer = run.vocab.source
     sentence = sentence_of(line, THE_TEXT, word_rule(run.folder)).words
     words = encoded([sentence], tokenizer, run.settings.tag)

@@ -1,5 +1,5 @@
-"""Pairs of texts for contrastive learning: two views of a text in one batch, or two halves of
-it."""
+"""Pairs of texts for contrastive learning: two views of a text in one batch, or two halves of a
+text."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from headway.tokens.tokenizer import Tokenizer
 
 
 def content_keys(columns: Columns, examples: IntArray) -> IntArray:
-    """Hash of the content of each example. Equal examples have equal keys, so that they are not
-    negatives of each other."""
+    """Return a hash of the content of each example. Equal examples have equal hashes, so that they
+    are not used as negatives of each other."""
     if "text" in columns:
         return text_keys(TokenStore(*columns["text"].gather(examples)))
     values = (np.asarray(columns.media[row]) for row in examples.tolist())
@@ -36,7 +36,7 @@ def content_keys(columns: Columns, examples: IntArray) -> IntArray:
 
 
 def interleaved(streams: Sequence[ModelInput], fixed: FixedShapes | None) -> ModelInput:
-    """Interleave the batches of all views: the views of an example are adjacent."""
+    """Return one batch with the sequences of all views. The views of an example are adjacent."""
     sides = [one.layout.split(one.values) for one in streams]
     texts = [text for pair in zip(*sides, strict=True) for text in pair]
     layout = layout_of(np.array([len(text) for text in texts], np.int64), fixed)
@@ -44,7 +44,7 @@ def interleaved(streams: Sequence[ModelInput], fixed: FixedShapes | None) -> Mod
 
 
 def fixed_pairs(plan: StepPlan, longest: int, n: int) -> FixedShapes:
-    """Fixed shapes of an interleaved batch with `n` views per example."""
+    """Return fixed shapes of a batch that contains `n` views of each example."""
     shapes = fixed_shapes(plan, plan.step_limit, plan.step_limit, longest)
     dummies = -(-shapes.target_rows // longest)
     n_pairs = plan.most_pairs(plan.step_limit) + -(-dummies // n)
@@ -53,7 +53,7 @@ def fixed_pairs(plan: StepPlan, longest: int, n: int) -> FixedShapes:
 
 
 def word_halves(columns: Columns, tokenizer: Tokenizer) -> tuple[Columns, Columns]:
-    """Split each text into two halves: the words at even places, and those at odd places."""
+    """Split each text into two halves: the words at even positions, and those at odd positions."""
     found: tuple[list[NDArray[np.int64]], list[NDArray[np.int64]]] = ([], [])
     for number in range(columns.n):
         tokens = np.asarray(columns["text"][number], np.int64)

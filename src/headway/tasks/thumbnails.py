@@ -13,31 +13,30 @@ from numpy.typing import ArrayLike, NDArray
 from headway.data.media.pixels import resized
 
 PAIRS = 8
-"""Number of pairs of confused classes in the report, the most frequent first."""
+"""Number of pairs of confused classes in the report, most frequent first."""
 
 OF_PAIR = 5
 """Number of examples per pair of confused classes: one row of thumbnails."""
 
 SINGLE = 12
-"""Number of correct predictions shown in the report, and of wrong ones; the most confident first.
-"""
+"""Number of correct predictions in the report, and of wrong ones, most confident first."""
 
 DESCRIBED = 24
-"""Number of examples that the report shows with generated text."""
+"""Number of examples that the report shows with their generated texts."""
 
 MOST_ICONS = 40
-"""Largest number of classes for which every class gets a thumbnail."""
+"""Maximum number of classes for which every class gets a thumbnail."""
 
 SIDE = 48
-"""Longest side of a thumbnail in pixels. Smaller images are not changed; the page enlarges them."""
+"""Maximum side of a thumbnail in pixels. Smaller images are not changed; the page enlarges them."""
 
 MOMENTS = 120
-"""Number of bars in the waveform of a recording: a thumbnail is about that many pixels wide."""
+"""Number of bars in the waveform of a recording. A thumbnail is about 120 pixels wide."""
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Thumbnail = dict[str, object]
-"""A thumbnail of an example, as `image` or `wave`, with further keys for the page."""
+"""Thumbnail of an example, under the key `image` or `wave`, with further keys for the page."""
 
 
 def thumbnails(
@@ -46,8 +45,8 @@ def thumbnails(
     labels_N: IntArray,
     names: Sequence[str],
 ) -> dict[str, list[Thumbnail]]:
-    """Thumbnails for the report: pairs of confused classes, and the most confident right and wrong
-    predictions. `small` makes the thumbnail of an example."""
+    """Return thumbnails for the report: pairs of confused classes, and the most confident right and
+    wrong predictions. `small`: function that makes the thumbnail of an example."""
     guesses_N, sure_N = shares_NC.argmax(1), shares_NC.max(1)
 
     def shown(row: int) -> Thumbnail:
@@ -83,8 +82,8 @@ def thumbnails(
 def sample_thumbnails(
     small: Callable[[int], Thumbnail], references: Sequence[Sequence[str]], outputs: Sequence[str]
 ) -> list[Thumbnail]:
-    """Thumbnails of some examples, with their references and generated texts. Up to half of them
-    are examples whose text matches no reference."""
+    """Return thumbnails of some examples, with their references and generated texts. Up to half of
+    them are examples whose text matches no reference."""
     found = list(zip(range(len(outputs)), references, outputs, strict=True))
     wrong = [one for one in found if one[2] not in one[1]][: DESCRIBED // 2]
     right = [one for one in found if one[2] in one[1]][: DESCRIBED - len(wrong)]
@@ -97,8 +96,8 @@ def sample_thumbnails(
 def _pairs(
     labels_N: IntArray, guesses_N: IntArray, wrong: IntArray
 ) -> list[tuple[int, int, list[int]]]:
-    """Most frequent confusions: true class, predicted class and their examples, the most confident
-    first."""
+    """Return the most frequent confusions, each with the true class, the predicted class and its
+    examples, most confident first."""
     pairs: dict[tuple[int, int], list[int]] = {}
     for row in wrong.tolist():
         pairs.setdefault((int(labels_N[row]), int(guesses_N[row])), []).append(row)
@@ -107,8 +106,8 @@ def _pairs(
 
 
 def _spread(rows: IntArray, labels_N: IntArray, n: int) -> list[int]:
-    """First `n` examples, taken from the classes in turn, so that the easiest class does not fill
-    the list."""
+    """Return the first `n` examples, taken from the classes in turn, so that the easiest class does
+    not fill the list."""
     seen: dict[int, int] = {}
     turns = []
     for place, row in enumerate(rows.tolist()):
@@ -118,7 +117,8 @@ def _spread(rows: IntArray, labels_N: IntArray, n: int) -> list[int]:
 
 
 def data_uri(x_TCYX: ArrayLike) -> str:
-    """A PNG as a data URI, for pages without external files. A video becomes its middle frame."""
+    """Return an image as a PNG data URI, for pages without external files. A video is represented
+    by its middle frame."""
     from PIL import Image
 
     x_TCYX = np.asarray(x_TCYX)
@@ -136,7 +136,8 @@ def data_uri(x_TCYX: ArrayLike) -> str:
 
 
 def waveform_peaks(x_T: ArrayLike) -> list[int]:
-    """The waveform of a recording: peak amplitudes of short sections, in percent of the largest."""
+    """Return the waveform of a recording: peak amplitudes of short sections, in percent of the
+    largest."""
     size_T = np.abs(np.asarray(x_T, np.float32))
     parts = np.array_split(size_T, min(MOMENTS, len(size_T)) or 1)
     swing = np.array([part.max(initial=0.0) for part in parts])

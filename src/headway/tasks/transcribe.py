@@ -1,4 +1,4 @@
-"""Speech recognition with a decoder, CTC, or both, trained on recordings with transcripts."""
+"""Speech recognition with a decoder, CTC or a combination, trained on transcribed recordings."""
 
 from __future__ import annotations
 
@@ -49,23 +49,23 @@ from headway.tasks.transcribe_answers import TranscriptPredictor, transcriber_of
 from headway.tokens.tokenizer import Vocabularies
 
 LISTENED_AT_ONCE = 64
-"""Recordings per batch of an evaluation; a stop request is checked after each batch."""
+"""Number of recordings per batch of an evaluation. Stop requests are checked after each batch."""
 
 
 WORST = 5
-"""Number of worst transcripts that an evaluation lists: a short list to check for wrong references.
-"""
+"""Number of worst transcripts that an evaluation lists: a short list, to check for wrong
+references."""
 
 NEAR_S = (0.05, 0.1)
-"""Limits in seconds for which the share of accurate word boundaries is reported; 50 ms is a usual
+"""Maximum errors in seconds for which the share of word boundaries is reported; 50 ms is a usual
 tolerance for word alignment."""
 
 ReferenceWord = tuple[str, float, float]
-"""A word with its start and end in seconds."""
+"""Word of a reference transcript, with its start and end in seconds."""
 
 
 class TranscribeTask(Seq2SeqTask):
-    """The task of transcribing audio."""
+    """Task of transcribing audio."""
 
     samples = 8
     unit = "recordings"
@@ -101,7 +101,8 @@ class TranscribeTask(Seq2SeqTask):
         check_rows(settings, prepared)
 
     def dataset(self, data: Columns, words: Vocabularies, settings: Resolved) -> Seq2SeqDataset:
-        """Training items; recordings longer than the model reads at once are left out."""
+        """Return the dataset, without recordings that are longer than the model can read at
+        once."""
         return Seq2SeqDataset.of(
             preprocessor_of(settings).input_dataset(data), data["text"], words.target,
             most_rows=_front(settings).most_rows, spoken=True,
@@ -110,14 +111,15 @@ class TranscribeTask(Seq2SeqTask):
     def plan(
         self, items: Seq2SeqDataset, tokens: int, seed: int, pool: int | None = None
     ) -> StepPlan:
-        """Plan of steps by the length of the audio alone, which has far more positions than the
-        text."""
+        """Return a plan of steps by the length of the audio alone, which has far more positions
+        than the text."""
         rows = items.lengths[:, 0]
         return StepPlan.of_lengths(rows, max(tokens, int(rows.max(initial=1))), seed, pool)
 
     def eval_set(self, prepared: PreparedData, items: Seq2SeqDataset) -> EvalSet:
-        """Evaluation set: recordings that the model can read at once, with their transcripts.
-        Transcripts are decoded from their tokens, as the model's outputs are."""
+        """Return the recordings that the model can read at once, with their transcripts.
+        Transcripts are decoded from their tokens, so that they are normalized like the model's
+        outputs."""
         rows, known = items.example_index.tolist(), prepared.valid_examples
         texts = [items.text(row).strip() for row in rows]
         names = [str(known[row]["place"]) for row in rows if row < len(known)]
@@ -137,7 +139,7 @@ class TranscribeTask(Seq2SeqTask):
         exam: EvalSet,
         on_progress: OnProgress,
     ) -> Iterator[str]:
-        """Transcribe recordings in batches of similar length; yield the texts in the given
+        """Transcribe recordings in batches of similar length, and yield the texts in the given
         order."""
         tokenizer = prepared.vocabularies.target
         recognizer = recognizer_of(model, tokenizer, decode, settings.transcribe.ctc)
@@ -186,8 +188,8 @@ class TranscribeTask(Seq2SeqTask):
         return EvalSet(sources, references, found.places, files=files, dataset=items)
 
     def test_outputs(self, use: InferenceRequest, examples: EvalSet) -> TextPredictions:
-        """Transcripts of recordings of any length and, if the files have word times, errors of word
-        boundaries."""
+        """Return transcripts of recordings of any length. If the files have word times, also
+        compute the errors of word boundaries."""
         assert examples.files is not None
         truths = true_words(examples.files.media)
         ear = transcriber_of(use, times=truths is not None)
@@ -221,8 +223,9 @@ def _front(settings: Resolved) -> AudioSettings:
 
 
 def check_rows(settings: Resolved, prepared: PreparedData) -> None:
-    """Raise DataError if no recording is short enough for the model, or if many transcripts have
-    more tokens than their recording has positions: CTC outputs at most one token per position."""
+    """Raise DataError if no recording is short enough for the model. With CTC, also raise it if
+    many transcripts have more tokens than their recording has positions, because CTC outputs at
+    most one token per position."""
     shape: AudioSettings = settings.model.audio  # type: ignore[union-attr]
     lengths = item_rows(prepared.train.media, shape)
     of_valid = item_rows(prepared.valid.media, shape)
@@ -279,14 +282,14 @@ class Boundaries:
     n_words: int
     median_s: float
     shares: tuple[float, ...]
-    """Share of boundaries whose error is at most each of the limits in `NEAR_S`."""
+    """Shares of boundaries whose error is at most each of the limits in `NEAR_S`, from 0 to 1."""
 
 
 def error_details(
     references: Sequence[str], outputs: Sequence[str], places: Sequence[str]
 ) -> tuple[list[ScoreRow], dict[str, Any]]:
-    """Table rows and JSON facts about word and character errors. `places`: names of the recordings,
-    for the list of the worst transcripts."""
+    """Return table rows and JSON facts about word and character errors. `places`: names of the
+    recordings, for the list of the worst transcripts."""
     of_words, of_characters = (
         word_errors(references, outputs),
         character_errors(references, outputs),
@@ -330,8 +333,8 @@ def error_details(
 
 
 def true_words(paths: Sequence[str]) -> list[list[ReferenceWord]] | None:
-    """True words with their times for each recording, from the `words` of JSONL lists; None if a
-    file or a line has none."""
+    """Return the true words with their times for each recording, read from the `words` of JSONL
+    lists. Return None if a file or a line has none."""
     found: list[list[ReferenceWord]] = []
     for path in paths:
         if Path(path).suffix.lower() != ".jsonl":
@@ -350,7 +353,8 @@ def true_words(paths: Sequence[str]) -> list[list[ReferenceWord]] | None:
 def boundary_errors(
     answered: Sequence[Sequence[WordTiming]], truths: Sequence[Sequence[ReferenceWord]]
 ) -> Boundaries:
-    """Errors of the predicted word boundaries, on recordings whose words are all correct."""
+    """Return the errors of the predicted word boundaries. Only recordings whose words are all
+    correct are used."""
     gaps: list[float] = []
     n_words = 0
     for said, truth in zip(answered, truths, strict=True):

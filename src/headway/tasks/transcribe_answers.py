@@ -25,19 +25,20 @@ from headway.tasks.preprocess.preprocessor import media_settings_of
 from headway.tasks.task import InferenceRequest
 
 BLOCK_S = 4.0
-"""Seconds of an audio file that are decoded at a time: a long file never needs to fit into memory.
-"""
+"""Length in seconds of the blocks in which an audio file is decoded, so that a long file need not
+fit into memory."""
 
 FORMATS = ("text", "srt", "vtt")
 
 
 @dataclass(frozen=True)
 class NamedRecording:
-    """One recording to transcribe."""
+    """Recording to transcribe, with the name that the user gave."""
 
     name: str
     blocks: Iterable[AnyFloatArray]
-    """Blocks of samples, decoded while they are iterated; errors of reading are raised then."""
+    """Blocks of samples, which are decoded during iteration. Errors of reading are raised at that
+    time."""
 
 
 @dataclass
@@ -106,8 +107,8 @@ def open_recordings(
     shape: AudioSettings,
     settings: RunSettings,
 ) -> Iterator[NamedRecording]:
-    """The recordings that each line names: an audio file of any length, a folder, or a list of
-    paths. Names that are not found are looked up in `folder`, the folder of the run."""
+    """Yield the recordings that each line names: an audio file of any length, a folder, or a list
+    of paths. Names that are not found are looked up in `folder`, the folder of the run."""
     form = ItemFormat.of("audio", shape)
     for line in ensure_list(lines):
         if isinstance(line, LoadedInput):
@@ -137,7 +138,7 @@ def open_recordings(
 
 
 def _whole(given: LoadedInput) -> Iterator[AnyFloatArray]:
-    """Samples of a recording that is already in memory, as one block."""
+    """Yield the samples of a recording that is already in memory, as one block."""
     if given.values is None:
         raise DataError(given.error)
     yield given.values
@@ -149,7 +150,7 @@ def _reading(path: Path, shape: AudioSettings) -> Iterator[AnyFloatArray]:
 
 
 def _opening(item: Example, form: ItemFormat) -> Iterator[AnyFloatArray]:
-    """Samples of a region of an audio file or of an array, as one block."""
+    """Yield the samples of a region of an audio file or of an array, as one block."""
     yield item.medium.read(form).values
 
 

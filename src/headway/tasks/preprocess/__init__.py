@@ -1,1 +1,1 @@
-"""Preprocessing: how text, images and audio become the inputs of a model."""
+"""Preprocessing of text, images and audio to inputs of a model."""

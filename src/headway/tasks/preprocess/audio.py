@@ -56,7 +56,8 @@ class AudioDataset(UnsplitDataset):
         return ModelInput(audio, Layout.of(lengths))
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> None:
-        """Always None: frames are at different places in every batch."""
+        """Return None: batches of audio have no fixed shapes, because frames are at different
+        positions in every batch."""
         return None
 
     def describe_positions(self, row: int) -> list[PositionInfo]:
@@ -74,7 +75,7 @@ class AudioPreprocessor(MediaPreprocessor[AudioSettings]):
         return AudioDataset(columns.audio, self.shape, self.augmentation)
 
     def columns(self, examples: Sequence[NDArray[np.int16]]) -> Columns:
-        """Store recordings in memory as the columns of a dataset."""
+        """Return a dataset in memory with these recordings."""
         return Columns({"audio": AudioStore.of(examples, self.shape.rate)})
 
     @property
@@ -100,20 +101,22 @@ class AudioPreprocessor(MediaPreprocessor[AudioSettings]):
 
 
 def n_audio_positions(store: AudioStore, shape: AudioSettings) -> IntArray:
-    """Number of positions of each recording."""
+    """Return the number of positions of each recording."""
     found = {n: shape.rows_of(n) for n in np.unique(store.lengths).tolist()}
     return np.array([found[n] for n in store.lengths.tolist()], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class AudioAugmentation:
-    """Audio augmentation: the speed changes before collation, everything else on the device."""
+    """Audio augmentation. Speed changes are applied before collation, everything else on the
+    device."""
 
     settings: AugmentSettings
 
     @torch.no_grad()
     def __call__(self, front: AudioFront, audio: AudioBatch) -> AudioBatch:
-        """Apply gain, noise and SpecAugment (masked bands and time spans)."""
+        """Return the audio with random gain, noise and SpecAugment (masked bands and time
+        spans)."""
         settings = self.settings
         if settings.noise or settings.gain_db:
             audio = replace(audio, samples_S=self._augmented(audio))
@@ -126,7 +129,8 @@ class AudioAugmentation:
         return audio
 
     def _augmented(self, audio: AudioBatch) -> Tensor:
-        """Apply a random gain to each recording, and add noise relative to its own RMS level."""
+        """Return the samples with a random gain for each recording, and with noise relative to its
+        own RMS level."""
         samples_S, n = audio.samples_S, audio.n_recordings
         number_S = _numbers(audio)
         draw_2B = torch.rand(2, n, device=samples_S.device)
@@ -139,9 +143,11 @@ class AudioAugmentation:
         return samples_S * (10 ** (decibels_B / 20))[number_S]
 
     def speeds(self, rows: Sequence[int], *key: int) -> list[float] | None:
-        """Random speed factor of each recording, or None without speed changes. A factor of 1.1
-        makes a recording shorter and higher. `key`: seed of the random draws, together with the
-        recording's index."""
+        """Return a random speed factor for each recording, or None without speed changes.
+
+        A factor of 1.1 makes a recording shorter and higher. `key`: seed of the random factors,
+        together with the index of the recording.
+        """
         share = self.settings.speed
         if not share:
             return None
@@ -150,7 +156,7 @@ class AudioAugmentation:
 
 
 def _numbers(audio: AudioBatch) -> Tensor:
-    """Index of the recording that each sample of a flat batch belongs to."""
+    """Return the index of the recording that each sample of a batch belongs to."""
     begins_S = torch.zeros_like(audio.samples_S, dtype=torch.long)
     begins_S[audio.low_A] = 1
     return begins_S.cumsum(0) - 1

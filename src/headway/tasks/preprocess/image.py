@@ -32,7 +32,7 @@ from headway.tasks.thumbnails import Thumbnail, data_uri
 
 @dataclass(frozen=True)
 class DeviceImages:
-    """Batch of images that are already on the device, given by their indices."""
+    """Indices of a batch of images that are already on the device."""
 
     rows_B: Tensor
 
@@ -63,7 +63,7 @@ class ImageDataset(UnsplitDataset):
             rows = np.resize(rows, fixed.n_sequences)
         layout = Layout.of(self.lengths[rows].tolist())
         if fixed is not None and fixed.longest_target is not None:
-            # The batch also has texts, whose layout needs the same shapes.
+            # Give the layout fixed shapes explicitly, because the batch also has texts.
             layout = Layout.fixed(
                 self.lengths[rows].tolist(), n_rows=fixed.source_rows,
                 n_sequences=fixed.n_sequences, longest=fixed.longest,
@@ -84,7 +84,7 @@ class ImageDataset(UnsplitDataset):
         return replace(stream, values=ImageBatch((held.index_select(0, rows_B),)))
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
-        """Fixed shapes if all images have the same size, otherwise None."""
+        """Return fixed shapes if all images have the same size, otherwise None."""
         if self.store.equal is None:
             return None
         n = max(1, plan.part_limit(micro_tokens) // self.longest)
@@ -96,8 +96,8 @@ class ImageDataset(UnsplitDataset):
         return describe_patches(self.shape, frames, height, width)
 
     def _held(self, device: torch.device) -> Tensor | None:
-        """All images as one tensor on the device; None on a CPU, or if they do not fit into its
-        memory."""
+        """Return all images as one tensor on the device; None on a CPU, or if they do not fit into
+        the device's memory."""
         if device.type == "cpu":
             return None
         place = torch.empty(0, device=device).device  # "cuda" and "cuda:0" are the same device
@@ -119,7 +119,7 @@ class ImagePreprocessor(MediaPreprocessor[ImageSettings]):
         return ImageDataset(columns.images, self.shape)
 
     def columns(self, examples: Sequence[NDArray[np.uint8]]) -> Columns:
-        """Store images or videos in memory, as pixels (T C Y X), as the columns of a dataset."""
+        """Return a dataset in memory with these images or videos, given as pixels (T C Y X)."""
         return Columns({"image": ImageStore.of(examples)})
 
     @cached_property
@@ -140,7 +140,7 @@ class ImagePreprocessor(MediaPreprocessor[ImageSettings]):
 
 
 class ImageAugmentation:
-    """Augmentation of images and videos, on the device of the batch."""
+    """Augmentation of images and videos, computed on the device of the batch."""
 
     def __init__(self, settings: AugmentSettings) -> None:
         self.augment = Augment(settings)
@@ -148,7 +148,8 @@ class ImageAugmentation:
         self.none = not any(getattr(settings, name) for name in changed)
 
     def __call__(self, given: ImageBatch, targets_BC: Tensor) -> tuple[ImageBatch, Tensor]:
-        """Augment images of one size. Mixup and CutMix also mix the targets (B C)."""
+        """Return augmented images and targets; all images have the same size. Mixup and CutMix also
+        mix the targets (B C)."""
         if self.none:
             return given, targets_BC
         (group,) = given.groups
@@ -160,7 +161,7 @@ class ImageAugmentation:
 
 
 def n_image_positions(store: ImageStore, shape: ImageSettings) -> IntArray:
-    """Number of positions of each image or video."""
+    """Return the number of positions of each image or video."""
     shapes, place = np.unique(np.asarray(store.shapes), axis=0, return_inverse=True)
     rows = np.array([shape.rows_of(t, y, x) for t, _, y, x in shapes.tolist()], dtype=np.int64)
     return rows[place.reshape(-1)]
@@ -169,8 +170,8 @@ def n_image_positions(store: ImageStore, shape: ImageSettings) -> IntArray:
 def describe_patches(
     shape: ImageSettings, frames: int, height: int, width: int
 ) -> list[PositionInfo]:
-    """Description of each position: first the class tokens, then the patches by time, height and
-    width."""
+    """Return a description of each position: first the class and distillation tokens, then the
+    patches by time, height and width."""
     time, lines, columns = shape.grid_of(frames, height, width)
     grid = shape.stem == "grid"
     side, step = (GRID_STRIDE, GRID_STRIDE) if grid else (shape.patch, shape.step)

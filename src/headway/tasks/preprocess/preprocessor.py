@@ -1,7 +1,7 @@
 """Interface of preprocessing: examples of any modality are cut to the input length and collated
 into batches.
 
-An objective uses only this interface, whatever the modality. A preprocessor has settings but no
+Objectives use only this interface, whatever the modality. Preprocessors have settings but no
 weights.
 """
 
@@ -39,35 +39,36 @@ from headway.tasks.thumbnails import Thumbnail, thumbnails
 from headway.tokens.tokenizer import Tokenizer
 
 TextParts = tuple[str, ...]
-"""Text parts of an example: one text, the two texts of a pair, or the fields of a document in
+"""Texts of one example: a single text, the two texts of a pair, or the fields of a document in
 order."""
 
 
 InputLine = str | TextParts | LoadedInput
-"""One input for prediction: a line of text, text that is already split into parts, or media that
-are already loaded."""
+"""One input for prediction: a line of text, a text already split into its parts, or media already
+loaded."""
 
 Front = TypeVar("Front", bound=ImageSettings | AudioSettings)
 
 
 class InputDataset(Protocol):
-    """Examples of one split as inputs of a model; examples that are too long become several
-    windows."""
+    """Examples of one split as inputs of a model. Examples that are too long are split into several
+    items (windows)."""
 
     @property
     def lengths(self) -> IntArray:
-        """Length of each item in tokens or positions; the same array object on every access."""
+        """Length of each item in tokens or positions. Every access returns the same array object,
+        so that callers can compare it by identity."""
         ...
 
     @property
     def example_index(self) -> IntArray:
-        """Index of the example that each item belongs to, in ascending order; several windows may
-        belong to one example."""
+        """Index of the example that each item belongs to, in ascending order. Several items
+        (windows) may belong to one example."""
         ...
 
     @property
     def full_lengths(self) -> IntArray:
-        """Length of each whole example in tokens or positions."""
+        """Length of each whole example, before it is split into windows, in tokens or positions."""
         ...
 
     def collate(
@@ -77,27 +78,33 @@ class InputDataset(Protocol):
         fixed: FixedShapes | None = None,
         draw: EpochSeed | None = None,
     ) -> ModelInput:
-        """Collate items into a batch in host memory. `device` is where the batch will be used. A
-        batch of fixed shapes may have more sequences than items; the additional ones have no
-        weight."""
+        """Return a batch of items in host memory.
+
+        Args:
+            rows: Indices of the items.
+            device: Device on which the batch will be used.
+            fixed: Fixed shapes. The batch may then have more sequences than items; the additional
+                ones have no weight.
+            draw: Seed of random augmentation; None: no augmentation.
+        """
         ...
 
     def to_model_input(self, stream: ModelInput) -> ModelInput:
-        """Convert a collated batch to the form that the model reads, on the model's device."""
+        """Convert a collated batch, on the model's device, to the form that the model reads."""
         ...
 
     def fixed(self, plan: StepPlan, micro_tokens: int) -> FixedShapes | None:
-        """Fixed shapes of all batches, for CUDA graphs; None if batches cannot have fixed
+        """Return fixed shapes of all batches, for CUDA graphs; None if batches cannot have fixed
         shapes."""
         ...
 
     def describe_positions(self, row: int) -> Sequence[PositionInfo]:
-        """Descriptions of the tokens or positions of an item."""
+        """Return descriptions of the tokens or positions of an item."""
         ...
 
 
 class UnsplitDataset(ABC):
-    """Base class of examples that are never split into windows."""
+    """Base class of datasets whose examples are never split into windows."""
 
     @property
     @abstractmethod
@@ -116,8 +123,8 @@ class UnsplitDataset(ABC):
 
 
 class InputDatasetMixin:
-    """Mixin for datasets (frozen dataclasses) with one item for each item of `inputs`; it needs the
-    fields `inputs` and `epoch_seed`."""
+    """Mixin for datasets (frozen dataclasses) that have the same items as their field `inputs`.
+    They need a field `epoch_seed`."""
 
     inputs: InputDataset
 
@@ -146,62 +153,65 @@ class MaskTargets:
     """Targets of masked modelling: the original content of the masked positions."""
 
     values: Tensor | None = None
-    """Target token ids (R) or vectors (R E); None for media until augmentation has been applied."""
+    """Target token ids (R), or target vectors (R E). None for media until `apply_mask` has computed
+    them."""
 
     real_N: Tensor | None = None
-    """Weight of each token in a text batch: zero for padding in a batch of fixed size."""
+    """Weight of each token in a text batch: zero for padding in a batch of fixed size. None for
+    media."""
 
     masked_N: Tensor | None = None
-    """Mask over all positions of a media batch: True if masked."""
+    """Mask over all positions of a media batch: true if masked. None for texts."""
 
     frames_RP: Tensor | None = None
-    """Indices of the audio frames of each masked position."""
+    """Indices of the audio frames of each masked position; None except for audio."""
 
     masked_A: Tensor | None = None
-    """Mask over all audio frames: True if masked."""
+    """Mask over all audio frames: true if masked. None except for audio."""
 
     @property
     def targets(self) -> Tensor:
-        """The target values; an error if they have not been computed yet."""
+        """Target values of the masked positions. If they have not been computed yet, an error is
+        raised."""
         assert self.values is not None
         return self.values
 
 
 @runtime_checkable
 class MaskedDataset(TaskDataset[MaskTargets], Protocol):
-    """Dataset for masked modelling. Without an epoch seed, the same positions are masked every
-    time."""
+    """Interface of datasets for masked modelling. Without an epoch seed, the same positions are
+    masked every time."""
 
     @property
     def widest(self) -> int:
-        """Largest length of an item, over all epochs."""
+        """Length of the longest item, over all epochs."""
         ...
 
     @property
     def n_quick(self) -> int:
-        """Number of validation items that are evaluated during training."""
+        """Number of validation items in evaluations during training."""
         ...
 
     def limits(self, plan: StepPlan, micro_tokens: int) -> tuple[int, int]:
-        """Maximum numbers of source and target positions in a micro-batch, from the plan of the
-        first epoch. They hold for all epochs."""
+        """Return the maximum numbers of source and target positions in a micro-batch, given the
+        plan of the first epoch. They hold for all epochs."""
         ...
 
     def apply_mask(
         self, model: nn.Module, batch: Batch[MaskTargets], training: bool
     ) -> Batch[MaskTargets]:
-        """Mask the inputs of a batch and compute their targets. `training`: also apply
-        augmentation."""
+        """Return the batch with masked inputs and the targets of masked positions. `training`:
+        apply random augmentation before masking."""
         ...
 
     def example(self, row: int) -> JsonDict:
-        """Description of an item for people."""
+        """Return a description of an item for people."""
         ...
 
 
 class Preprocessor(ABC):
-    """Preprocessing of one modality. Methods that are not abstract have defaults that suit media;
-    text overrides them."""
+    """Base class of preprocessing for one modality. Methods that are not abstract have defaults for
+    media, which the text preprocessor overrides."""
 
     at_first: ClassVar[int] = FIRST_WINDOW
     """Number of inputs that are read before the first answer, so that they share a batch."""
@@ -210,51 +220,57 @@ class Preprocessor(ABC):
     def parse(
         self, lines: Iterable[InputLine], folder: Path, settings: Resolved
     ) -> Iterator[LoadedInput]:
-        """Parse the text, or load the media file, that each line names. A file that does not exist
-        under its path is looked up in the run's `folder`."""
+        """Yield the text in each line, or the media that it names. A file that does not exist under
+        its path is looked up in the run's `folder`."""
 
     @abstractmethod
     def columns(self, examples: Sequence[Any]) -> Columns:
-        """Store examples in memory as the columns of a dataset."""
+        """Return a dataset in memory with these examples."""
 
     @abstractmethod
     def input_dataset(self, columns: Columns) -> InputDataset: ...
 
     @abstractmethod
     def masked_dataset(self, columns: Columns, how: FillSettings) -> MaskedDataset:
-        """Dataset of the examples with masked positions to predict."""
+        """Return a dataset of the examples in which some positions are masked and must be
+        predicted."""
 
     def check_lengths(self, needed: IntArray, before: int | None = None) -> None:  # noqa: B027
-        """Raise `DataError` if an example is too long and may not be split. `needed`: length of
-        each example. `before`: number of inputs answered earlier, to number the inputs in messages;
-        None outside prediction."""
+        """Raise `DataError` if an example is too long and may not be split.
+
+        Args:
+            needed: Length of each example, in tokens or positions.
+            before: Number of inputs answered earlier, to number the inputs in messages; None
+                outside prediction.
+        """
 
     def texts(
         self, columns: Columns, most: int | None = None, first: int = 0
     ) -> list[TextPair] | None:
-        """Examples decoded to text; None for media."""
+        """Return the examples decoded to text; None for media."""
         return None
 
     def figures(
         self, columns: Columns, shares_NC: FloatArray, labels_N: IntArray, names: Sequence[str]
     ) -> JsonDict:
-        """Figures of the report that show classified examples."""
+        """Return figures of the report that show classified examples."""
         return {}
 
     def thumbnail(self, example: ArrayLike) -> Thumbnail:
-        """Thumbnail of an example for a page; empty for texts."""
+        """Return the thumbnail of an example for a page; empty for texts."""
         return {}
 
     def apply_augmentation(
         self, model: nn.Module, stream: ModelInput, targets_BC: Tensor
     ) -> tuple[ModelInput, Tensor]:
-        """Apply the random augmentation of `[augment]` to a batch and its targets."""
+        """Return the batch and its targets with the random augmentation of the `[augment]`
+        settings."""
         return stream, targets_BC
 
 
 @dataclass(frozen=True)
 class MediaPreprocessor(Preprocessor, Generic[Front]):
-    """Preprocessing shared by images, videos and audio."""
+    """Base class of the preprocessing of images, videos and audio."""
 
     shape: Front
     augment: AugmentSettings
@@ -272,7 +288,8 @@ class MediaPreprocessor(Preprocessor, Generic[Front]):
     def figures(
         self, columns: Columns, shares_NC: FloatArray, labels_N: IntArray, names: Sequence[str]
     ) -> JsonDict:
-        """Thumbnails of confused classes and of the most confident right and wrong predictions."""
+        """Return thumbnails of confused classes, and of the most confident right and wrong
+        predictions."""
         media = columns.media
         found = thumbnails(lambda row: self.thumbnail(media[row]), shares_NC, labels_N, names)
         return {"examples": found}
@@ -284,11 +301,11 @@ PREPROCESSORS: dict[Modality, str] = {
     "video": "image.ImagePreprocessor",
     "audio": "audio.AudioPreprocessor",
 }
-"""Preprocessor class of each modality, as `module.Class`. Classes are imported on use."""
+"""Preprocessor class of each modality, as `module.Class`. The modules are imported on use."""
 
 
 def preprocessor_of(settings: Resolved, tokenizer: Tokenizer | None = None) -> Preprocessor:
-    """Build the preprocessor for the modality that the model of a run reads."""
+    """Return the preprocessor for the modality that the model of a run reads."""
     module, name = PREPROCESSORS[front_reads(settings.model)].split(".")
     made: Preprocessor = getattr(import_module(f"headway.tasks.preprocess.{module}"), name).of(
         settings, tokenizer
@@ -297,7 +314,7 @@ def preprocessor_of(settings: Resolved, tokenizer: Tokenizer | None = None) -> P
 
 
 def media_settings_of(settings: RunSettings) -> ImageSettings | AudioSettings:
-    """Input settings of a model of images, videos or audio."""
+    """Return the input settings of a model of images, videos or audio."""
     front = media_settings(settings)
     assert front is not None
     return front

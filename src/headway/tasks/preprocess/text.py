@@ -44,12 +44,13 @@ from headway.tasks.preprocess.preprocessor import InputLine, Preprocessor, TextP
 from headway.tokens.tokenizer import Tokenizer
 
 DROP = 8
-"""Key of the random draws of dropped words, next to the seed and the epoch."""
+"""Constant in the random key of dropped words, so that they are independent of other random choices
+with the same seed and epoch."""
 
 
 @dataclass(frozen=True)
 class TextDataset:
-    """Texts between their special tokens; long texts are split into overlapping windows."""
+    """Texts with special tokens around them. Long texts are split into overlapping windows."""
 
     reader: TextReader
     tokenizer: Tokenizer
@@ -57,7 +58,7 @@ class TextDataset:
     """Whether the model has segment embeddings for the two texts of a pair."""
 
     drop: float = 0.0
-    """Probability of dropping each word in training."""
+    """Probability with which each word is dropped in training; 0: no words are dropped."""
 
     @property
     def lengths(self) -> IntArray:
@@ -90,7 +91,8 @@ class TextDataset:
         return ModelInput(pad_rows(read.tokens, layout.n_rows), layout, segments_N)
 
     def _thinned(self, rows: IntArray, read: FlatSequences, draw: EpochSeed) -> FlatSequences:
-        """Drop random words from the windows; at least one word of each window is kept."""
+        """Return the windows without randomly dropped words. At least one word of each window is
+        kept."""
         reader, draws = self.reader, CounterRandom(draw.seed, draw.epoch)
         example, start, _ = (part[rows] for part in reader.windows)
         places = reader.text.offsets[example] + start
@@ -121,7 +123,7 @@ class TextDataset:
 
 @dataclass(frozen=True)
 class SourceTextDataset(UnsplitDataset):
-    """Source texts of sequence-to-sequence tasks, never split."""
+    """Source texts of sequence-to-sequence tasks, which are never split."""
 
     texts: TokenStore
     tokenizer: Tokenizer
@@ -177,7 +179,7 @@ class TextPreprocessor(Preprocessor):
     """Whether texts that are too long are split into windows; if not, they raise an error."""
 
     drop: float = 0.0
-    """Probability of dropping each word in training."""
+    """Probability with which each word is dropped in training; 0: no words are dropped."""
 
     @classmethod
     def of(cls, settings: Resolved, tokenizer: Tokenizer | None) -> TextPreprocessor:
@@ -225,7 +227,7 @@ class TextPreprocessor(Preprocessor):
         return MaskedTextDataset(columns["text"], self.tokenizer, how, room_of(how, self.max_len))
 
     def columns(self, examples: Sequence[TextParts]) -> Columns:
-        """Store texts in memory as the columns of a dataset."""
+        """Return a dataset in memory with these texts."""
         names = self.fields or (("text", "other") if self.pairs else ("text",))
         stores = [encode_store(self.tokenizer, column) for column in zip(*examples, strict=True)]
         return Columns(dict(zip(names, stores, strict=True)), fields=self.fields)
@@ -235,8 +237,8 @@ class TextPreprocessor(Preprocessor):
 
 
 def parse_texts(line: str | TextParts, where: str, data: DataSettings) -> TextParts:
-    """The texts in a line of input: one text, two separated by a tab, or the fields of a JSON
-    object. Texts from the columns of a file are returned as they are."""
+    """Return the texts in a line of input: one text, two separated by a tab, or the fields of a
+    JSON object. Texts from the columns of a file are returned unchanged."""
     if not isinstance(line, str):
         return line
     if data.fields:
@@ -256,7 +258,8 @@ def parse_texts(line: str | TextParts, where: str, data: DataSettings) -> TextPa
 def texts_of(
     texts: Columns, tokenizer: Tokenizer, most: int | None = None, first: int = 0
 ) -> list[TextPair]:
-    """Decode stored texts; the fields of a document are joined by spaces."""
+    """Return stored texts decoded from their tokens. The fields of a document are joined by
+    spaces."""
     last = texts.n if most is None else min(first + most, texts.n)
     if texts.fields:
         stores = list(texts.parts.values())
@@ -295,7 +298,7 @@ def encode_store(tokenizer: Tokenizer, texts: Sequence[str]) -> TokenStore:
 
 
 def join_fields(tokenizer: Tokenizer, stores: Mapping[str, TokenStore]) -> TokenStore:
-    """Join the fields of each document to one text, every field between its marks."""
+    """Return one text per document, in which every field is between its marks."""
     stream = FieldStream.of(stores, tokenizer)
     n = len(next(iter(stores.values())))
     return TokenStore.of(stream.document(DEFAULT_EPOCH, number)[1:-1] for number in range(n))
