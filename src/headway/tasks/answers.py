@@ -507,8 +507,8 @@ class Answers(list[Answer]):
 
         Args:
             path: File whose extension selects the format. `.txt`: one line per answer. `.csv`,
-                `.tsv`, `.parquet`: columns of the input and the answers. `.jsonl`: output of `--json`.
-                `.npy`: vectors. `.srt`, `.vtt`: subtitles. `.conll`: tagged words.
+                `.tsv`, `.parquet`: columns of the input and the answers. `.jsonl`: output of
+                `--json`. `.npy`: vectors. `.srt`, `.vtt`: subtitles. `.conll`: tagged words.
 
         Example:
             >>> run(["Danke.", "Guten Tag."]).save("answers.csv")
