@@ -18,37 +18,39 @@ from headway.specs.values import check_least, check_values
 
 @dataclass(frozen=True, kw_only=True)
 class AudioSettings:
-    """Audio input: a log-mel spectrogram, then convolutions that turn its frames into positions.
-    Defaults: as in Whisper."""
+    """Audio input: a log-mel spectrogram, then convolutions that turn its frames into positions,
+    the tokens of the model. Defaults: as in Whisper."""
 
     rate: int = 16_000
     """Sampling rate in Hz. Audio at another rate is resampled."""
 
     n_fft: int = 400
-    """Samples per frame: 25 ms at 16 kHz."""
+    """Number of samples per frame: 400 are 25 ms at 16 kHz."""
 
     hop: int = 160
-    """Samples from one frame to the next: 10 ms at 16 kHz."""
+    """Hop length: number of samples from one frame to the next. 160 are 10 ms at 16 kHz."""
 
     bands: int = 80
     """Number of mel bands."""
 
     scale: Literal["whisper", "standard"] = "whisper"
-    """Normalisation of the log-mel values. `whisper`: clip to 8 (log10 units) below the maximum.
+    """Normalization of the log-mel values. `whisper`: clip to 8 (log10 units) below the maximum.
     `standard`: mean 0 and variance 1 in each band."""
 
     strides: tuple[int, ...] = (1, 2)
-    """Strides of the convolutions, each three frames wide. Their product is the number of frames
-    per position."""
+    """Strides of the convolutions, each of which is three frames wide. Their product is the number
+    of frames per position."""
 
     positions: Literal["sinusoidal", "whisper", "learned", "none"] = "sinusoidal"
-    """Positional encoding over time: sinusoidal (2017), with Whisper's frequencies, or learned."""
+    """Positional encoding over time: `sinusoidal` (2017), sinusoidal with Whisper's frequencies
+    (`whisper`), or `learned`."""
 
     max_rows: int = 1500
-    """Longest input in positions: 1500 are 30 s in Whisper. Limits only learned positions."""
+    """Maximum length of the input in positions. 1500 are 30 s in Whisper. It limits only learned
+    positions."""
 
     pad_s: float = 0.0
-    """Pad shorter audio with silence to this many seconds. Whisper needs 30."""
+    """Minimum length in seconds: shorter audio is padded with silence. Whisper needs 30."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -72,20 +74,20 @@ class AudioSettings:
 
     @property
     def row_seconds(self) -> float:
-        """Seconds of audio per position."""
+        """Duration of one position in seconds."""
         return self.hop * prod(self.strides) / self.rate
 
     @property
     def most_rows(self) -> int | None:
-        """Largest number of positions, or None without a limit."""
+        """Maximum number of positions, or None without a limit."""
         return self.max_rows if self.positions == "learned" else None
 
     def frames_of(self, n_samples: int) -> int:
-        """Number of spectrogram frames of a recording after padding; at least one."""
+        """Return the number of spectrogram frames of a recording after padding; at least one."""
         return max(1, max(n_samples, round(self.pad_s * self.rate)) // self.hop)
 
     def rows_of(self, n_samples: int) -> int:
-        """Number of positions that a recording takes in a batch."""
+        """Return the number of positions that a recording takes in a batch."""
         rows = self.frames_of(n_samples)
         for stride in self.strides:
             rows = -(-rows // stride)
@@ -110,13 +112,14 @@ class AudioEncoderSettings(BodySettings):
     """How audio is turned into positions."""
 
     heads: tuple[Literal["classes", "ctc", "rebuild"], ...] = ("classes",)
-    """Output heads: classes of a recording, symbols by CTC, reconstruction of masked frames."""
+    """Output heads: `classes` of a recording, symbols by CTC (`ctc`), and reconstruction of masked
+    frames (`rebuild`)."""
 
     pooling: Literal["mean", "first"] = "mean"
-    """How a recording becomes one vector: the mean of all positions, or the first one."""
+    """Pooling of a recording into one vector: the mean of all positions, or the first position."""
 
     n_labels: int = 10
-    """Number of classes, with a `classes` head."""
+    """Number of classes, if there is a `classes` head."""
 
     vocab_size: int = 32
     """Number of CTC symbols, not counting the blank, which comes last."""
@@ -138,7 +141,7 @@ class AudioSeq2SeqSettings(MediaSeq2SeqSettings):
     """How audio is turned into positions."""
 
     ctc: bool = False
-    """Add a CTC head on the encoder. The blank is the last symbol."""
+    """Add a CTC head to the encoder. Its last symbol is the blank."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,7 +9,7 @@ from headway.specs.values import TracksExplicit, check_least, check_values
 
 SHARES = ("erase", "speed")
 MOST_OPERATIONS = 10
-"""Upper limit of `rand`: more operations make an image unrecognisable."""
+"""Maximum of `rand`, because more operations make an image unrecognizable."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,46 +17,49 @@ class AugmentSettings(TracksExplicit):
     """Data augmentation for images and videos, or for audio."""
 
     flip: bool = False
-    """Mirror each image with probability 0.5."""
+    """Mirror each image left to right with probability 0.5."""
 
     crop: int = 0
-    """Shift images by up to this many pixels, with black padding."""
+    """Maximum shift of an image in pixels, in each direction; the border is filled with black. 0:
+    off."""
 
     rand: int = 0
-    """RandAugment: number of random operations per image (rotate, shear, brighten, …)."""
+    """RandAugment: number of random operations per image (rotate, shear, brighten, …). 0: off."""
 
     magnitude: float = 9.0
-    """RandAugment: strength of the operations, 0 to 10."""
+    """RandAugment: strength of the operations, from 0 to 10."""
 
     erase: float = 0.0
-    """Random erasing: the share of images in which a rectangle is replaced by noise."""
+    """Random erasing: fraction of the images in which a rectangle is replaced by noise."""
 
     mixup: float = 0.0
-    """Mixup of two images: alpha of the Beta distribution of the mixing weight; 0: off."""
+    """Mixup of two images: alpha of the Beta distribution from which the mixing weight is drawn. 0:
+    off."""
 
     cutmix: float = 0.0
-    """CutMix of two images: alpha of the Beta distribution of the area; 0: off."""
+    """CutMix of two images: alpha of the Beta distribution from which the replaced area is drawn.
+    0: off."""
 
     bands: int = 0
-    """SpecAugment: number of frequency masks per recording."""
+    """SpecAugment: number of frequency masks per recording. 0: none."""
 
     band_width: int = 27
-    """SpecAugment: largest width of a frequency mask, in mel bands."""
+    """SpecAugment: maximum width of a frequency mask, in mel bands."""
 
     spans: int = 0
-    """SpecAugment: number of time masks per recording."""
+    """SpecAugment: number of time masks per recording. 0: none."""
 
     span_width: int = 40
-    """SpecAugment: largest width of a time mask, in frames."""
+    """SpecAugment: maximum width of a time mask, in frames."""
 
     speed: float = 0.0
-    """Change the speed of audio by up to this share, faster or slower."""
+    """Maximum change of the speed of audio, as a fraction, faster or slower. 0: off."""
 
     noise: float = 0.0
-    """Add noise of up to this share of the loudness of the recording."""
+    """Maximum level of added noise, as a fraction of the loudness of the recording. 0: off."""
 
     gain_db: float = 0.0
-    """Change the volume by up to this many decibels."""
+    """Maximum change of the volume in decibels, louder or quieter. 0: off."""
 
     def __post_init__(self) -> None:
         check_values(self)

@@ -1,4 +1,4 @@
-"""Model settings that every family shares. Symbols follow "Attention Is All You Need".
+"""Model settings that all families share. Names and symbols follow "Attention Is All You Need".
 
 Nothing here imports torch, so settings are checked before any slow import.
 """
@@ -26,13 +26,12 @@ BodyKind = Literal["transformer", "lstm", "gru", "convolution", "sha-rnn", "ngra
 HeadIn = Literal["every", "second-last", "none"]
 
 ADDED_POSITIONS = ("sinusoidal", "sinusoidal-halves", "learned", "none")
-"""Positional encodings that are added to embeddings, so that they suit any body. All others act
-inside attention."""
+"""Positional encodings that are added to embeddings, so they work in models without attention. All
+other encodings act inside attention."""
 
 INSTEAD: dict[str, Any] = {"positions": "none", "init": "paper", "pooling": "mean"}
-"""Defaults of bodies other than the Transformer. They read tokens in order, so they need no
-positional encoding, and their first token does not see all others, so it cannot represent the
-text."""
+"""Defaults of models that are not Transformers. They read tokens in order, so they need no
+positional encoding. Their first token does not see all others, so it cannot represent the text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +39,8 @@ class RopeSettings:
     """Rotary position embeddings (RoPE); used only with `positions = "rotary"`."""
 
     base: float = 10_000.0
-    """RoPE base: the slowest pair of a head rotates once in about 2π times this many positions."""
+    """RoPE base: the slowest-rotating pair of dimensions turns once in about 2π times this many
+    positions."""
 
     scaling: Literal["none", "linear", "ntk", "llama3"] = "none"
     """Method of extending the context beyond the trained length."""
@@ -69,13 +69,13 @@ class RopeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeSettings:
-    """T5's relative position buckets; used only with `positions = "relative"`."""
+    """Relative position buckets as in T5; used only with `positions = "relative"`."""
 
     buckets: int = 32
     """Number of distance buckets: half for earlier tokens, half for later ones."""
 
     max_distance: int = 128
-    """All distances beyond this share the last bucket."""
+    """Distance in tokens from which all distances share the last bucket."""
 
     def __post_init__(self) -> None:
         if self.buckets < 4 or self.buckets % 4:
@@ -93,7 +93,7 @@ class RelativeSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class StackSettings:
-    """Sizes of one stack that differ from the shared settings. None: the shared value."""
+    """Settings of the decoder that differ from those of the encoder. None: as in the encoder."""
 
     n_layers: int | None = None
     """Number of layers. None: as in the encoder (`n_layers`)."""
@@ -103,33 +103,33 @@ class StackSettings:
     (`n_heads`)."""
 
     n_kv_heads: int | None = None
-    """Number of key/value heads. None: that of the encoder (`n_kv_heads`), or else the number of
-    heads of this stack."""
+    """Number of key/value heads. None: as in the encoder (`n_kv_heads`), or else the number of
+    heads of the decoder."""
 
     d_head: int | None = None
-    """Width of a head. None: that of the encoder (`d_head`), or else `d_model` divided by the
-    heads of this stack."""
+    """Width of a head. None: as in the encoder (`d_head`), or else `d_model` divided by the number
+    of heads of the decoder."""
 
     d_ff: int | None = None
     """Hidden width of the feed-forward network. None: as in the encoder (`d_ff`)."""
 
     activation: Activation | None = None
-    """Activation function. None: as in the encoder (`activation`)."""
+    """Activation function of the feed-forward network. None: as in the encoder (`activation`)."""
 
     norm_eps: float | None = None
-    """Epsilon of the norms. None: as in the encoder (`norm_eps`)."""
+    """Epsilon that the norms add to the variance. None: as in the encoder (`norm_eps`)."""
 
     def __post_init__(self) -> None:
         check_values(self)
 
 
 SHARED = StackSettings()
-"""Default of `decoder`: a stack that shares all settings."""
+"""Default of `decoder`: all settings are those of the encoder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StackSpec:
-    """Resolved dimensions of one stack, encoder or decoder."""
+    """Resolved dimensions of one stack of layers, the encoder or the decoder."""
 
     n_layers: int
     n_heads: int
@@ -139,15 +139,15 @@ class StackSpec:
     activation: Activation
     norm_eps: float
     section: str = field(default="", compare=False)
-    """Prefix of the settings that only this stack has, such as `decoder.`; empty for the shared
-    ones."""
+    """Prefix of the settings that apply only to this stack, such as `decoder.`; empty for the
+    shared settings."""
 
     own: StackSettings = field(default=SHARED, compare=False)
-    """Settings that only this stack has."""
+    """Settings that apply only to this stack."""
 
     def key(self, name: str) -> str:
-        """Return the key of the setting that determines a dimension: this stack's own, or the
-        shared one."""
+        """Return the key of the setting that determines a dimension: the stack's own setting, or
+        the shared one."""
         return name if getattr(self.own, name) is None else f"{self.section}{name}"
 
 
@@ -161,17 +161,17 @@ class BodySettings:
     head (`sha-rnn`). `ngram` counts which token follows the last few."""
 
     d_model: int = 512
-    """Width of the residual stream."""
+    """Width of the residual stream, the hidden state of each token."""
 
     n_layers: int = 6
-    """Number of layers. In an encoder-decoder this, `n_heads` and `d_ff` apply to both stacks,
-    unless the section `decoder` has another value."""
+    """Number of layers. In an encoder-decoder, `n_layers`, `n_heads` and `d_ff` apply to both
+    stacks, unless the section `decoder` has another value."""
 
     n_heads: int = 8
     """Number of attention heads."""
 
     n_kv_heads: int | None = None
-    """Number of key/value heads. Fewer than `n_heads` saves cache memory. None: same as
+    """Number of key/value heads. Fewer than `n_heads` saves cache memory. None: equal to
     `n_heads`."""
 
     d_head: int | None = None
@@ -184,21 +184,22 @@ class BodySettings:
     """Hidden width of the feed-forward network."""
 
     max_len: int = 1024
-    """Longest sequence in tokens. Only learned positions have parameters that depend on it."""
+    """Maximum length of a sequence in tokens. Only learned positions have parameters that depend on
+    it."""
 
     activation: Activation = "relu"
     """Activation function of the feed-forward network. `swiglu`, `geglu` and `geglu-tanh` are
-    gated: three matrices instead of two."""
+    gated: they have three matrices instead of two."""
 
     norm: NormKind = "layer"
-    """Normalisation: layer norm or RMS norm."""
+    """Normalization: layer norm or RMS norm."""
 
     norm_eps: float = 1e-6
     """Epsilon that the norms add to the variance."""
 
     block_layout: BlockLayout = "post"
-    """Block layout: `post` normalises after the residual addition (2017), `pre` before each
-    sub-layer (GPT-2), `parallel` runs attention and feed-forward side by side after one norm. `pre`
+    """Block layout. `post` normalizes after the residual addition (2017), `pre` before each
+    sub-layer (GPT-2). `parallel` runs attention and feed-forward side by side after one norm. `pre`
     and `parallel` end with a final norm."""
 
     positions: PositionKind = "sinusoidal"
@@ -212,16 +213,17 @@ class BodySettings:
     """Settings of `relative` positions."""
 
     window: int | None = None
-    """Sliding window of self-attention: only keys closer than this many tokens. None: all."""
+    """Sliding window of self-attention: only keys closer than this many tokens are visible. None:
+    all keys."""
 
     scale_attention: bool = True
     """Divide attention scores by the square root of the head width. T5 does not."""
 
     attention_bias: str = ""
-    """Attention projections with a bias, as letters out of `qkvo`."""
+    """Attention projections that have a bias, as letters out of `qkvo`. Empty: none."""
 
     ff_bias: bool = True
-    """Use biases in the feed-forward network."""
+    """Add biases in the feed-forward network."""
 
     qk_norm: bool = False
     """Apply RMS norm to the queries and keys of each head (QK norm)."""
@@ -236,11 +238,12 @@ class BodySettings:
     """Dropout inside the feed-forward network."""
 
     init: InitScheme = "paper"
-    """Weight initialisation: as in the 2017 paper, GPT-2 or BERT; `small` starts every layer as the
+    """Weight initialization: as in the 2017 paper, GPT-2 or BERT. `small` starts every layer as the
     identity."""
 
     bidirectional: bool = True
-    """With `lstm` and `gru`: an encoder reads in both directions, each with half of the width."""
+    """With `lstm` and `gru`: an encoder reads in both directions, and each direction has half of
+    the width."""
 
     kernel: int = 3
     """With `convolution`: kernel width in tokens. An encoder is centred on each token; a decoder
@@ -268,7 +271,7 @@ class BodySettings:
             )
 
     def _check_body(self) -> None:
-        """Reject settings that the chosen body ignores or does not support."""
+        """Raise an error for settings that the chosen `body` ignores or does not support."""
         check_model(self)
         body = self.body
         if body == "transformer":
@@ -287,7 +290,8 @@ class BodySettings:
         self._check_encoder()
 
     def _check_encoder(self) -> None:
-        """Reject settings that this body does not support in an encoder or decoder."""
+        """Raise an error for settings that the chosen `body` does not support in an encoder or an
+        encoder-decoder."""
         if self.body == "sha-rnn" and self.d_ff % self.d_model:
             near = self.d_model * max(1, round(self.d_ff / self.d_model))
             raise ConfigError(
@@ -367,7 +371,8 @@ class BodySettings:
         self.kept_heads.check(self.attention_layers, heads_of)
 
     def _value(self, stack: StackSpec, name: str) -> Any:
-        """Return the given value of a setting for a stack: its own value, or the shared one."""
+        """Return the value of a setting for a stack: its own value if one is set, otherwise the
+        shared one."""
         own = getattr(stack.own, name)
         return getattr(self, name) if own is None else own
 
@@ -406,28 +411,29 @@ class BodySettings:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the model is built by counting the training data instead of by optimiser
+        """Whether the model is built by counting the training data instead of by optimizer
         steps."""
         return self.body == "ngram"
 
     @property
     def causal(self) -> bool:
-        """Whether the model is a single stack in which tokens see only earlier ones."""
+        """Whether the model is a single stack in which each token sees only itself and earlier
+        tokens."""
         return False
 
     @property
     def attention_layers(self) -> dict[str, int]:
-        """Number of layers with their own weights for each kind of multi-head attention."""
+        """Number of layers with their own weights, by kind of multi-head attention."""
         return {"self": self.n_layers} if self.body == "transformer" else {}
 
     @property
     def stacks(self) -> dict[str, StackSpec]:
-        """The stacks of the model, by the kind of their self-attention, such as `encoder`."""
+        """Stacks of layers in the model, by the kind of their self-attention, such as `encoder`."""
         return {"self": self._stack()}
 
     def _stack(self, own: StackSettings = SHARED, section: str = "") -> StackSpec:
-        """Return the resolved dimensions of a stack: `own` settings, and shared ones for the
-        rest."""
+        """Return the resolved dimensions of a stack from its `own` settings, and from the shared
+        ones for the rest."""
         sizes = {one.name: getattr(self, one.name) for one in fields(own)}
         sizes |= {name: value for name, value in vars(own).items() if value is not None}
         n_heads, n_kv_heads, d_head = sizes["n_heads"], sizes.pop("n_kv_heads"), sizes.pop("d_head")
@@ -445,7 +451,7 @@ class BodySettings:
         return stacks[kind] if kind in stacks else stacks["decoder"]
 
     def each(self, name: str) -> tuple[int, ...]:
-        """Return the values of one attribute of `StackSpec` over all stacks, without duplicates."""
+        """Return the distinct values of one attribute of `StackSpec` over all stacks."""
         return tuple(dict.fromkeys(getattr(one, name) for one in self.stacks.values()))
 
     @property
@@ -459,7 +465,8 @@ class BodySettings:
         return [f"{layers} layers × {heads} heads{some}", f"d {self.d_model}"]
 
     def heads_in(self, kind: str, layer: int) -> tuple[int, int]:
-        """Numbers of query heads and of key/value heads that remain in one attention layer."""
+        """Return the numbers of query heads and of key/value heads in one attention layer after
+        pruning."""
         stack = self.stack(kind)
         heads = self.kept_heads.of(kind, layer) or range(stack.n_heads)
         sharing = stack.n_heads // stack.kv_heads
@@ -467,13 +474,13 @@ class BodySettings:
 
     @property
     def n_whole_heads(self) -> int:
-        """Number of heads before pruning, in all layers with their own weights."""
+        """Total number of heads before pruning. Layers that share weights count once."""
         layers = self.attention_layers.items()
         return sum(n_layers * self.stack(kind).n_heads for kind, n_layers in layers)
 
     @property
     def n_kept_heads(self) -> int:
-        """Number of heads after pruning, in all layers with their own weights."""
+        """Total number of heads after pruning. Layers that share weights count once."""
         return sum(
             self.heads_in(kind, layer)[0]
             for kind, n_layers in self.attention_layers.items()
@@ -482,8 +489,8 @@ class BodySettings:
 
     @property
     def kv_heads(self) -> int:
-        """Number of key/value heads of the only stack or of the encoder. `stack` gives those of the
-        decoder."""
+        """Number of key/value heads of the only stack or of the encoder. Those of the decoder are
+        in `stack`."""
         return next(iter(self.stacks.values())).kv_heads
 
     @property
@@ -497,8 +504,8 @@ BodySettingsT = TypeVar("BodySettingsT", bound=BodySettings)
 def with_body(
     settings: BodySettingsT, body: str, single_head: str | None = "every"
 ) -> BodySettingsT:
-    """Return settings with another body and the same sizes. Settings that this body ignores return
-    to their defaults."""
+    """Return settings with another `body` and the same sizes. Settings that this body ignores
+    return to their defaults."""
     changes: dict[str, Any] = {"body": body}
     unread = ignored_by({"body": body, "single_head": single_head})
     for one in fields(settings):

@@ -10,11 +10,11 @@ from headway.errors import ConfigError, Option
 from headway.specs.values import TracksExplicit, check_least, check_values
 
 GIVEN = "given"
-"""Folder inside a run for data that was passed in memory."""
+"""Folder inside a run folder with the data that was passed in memory."""
 
 INPUTS = ("text", "source", "target", "pairs", "media")
 FILES = (*INPUTS, *(f"valid_{name}" for name in INPUTS))
-"""Settings of `data` that name files. Each task reads some of them (see `Spec.needs`)."""
+"""Settings of `data` that name files. Each task reads some of them, as declared in `Spec.needs`."""
 
 
 def file_name(path: str) -> str:
@@ -34,12 +34,13 @@ Normalisation = Literal["nfc", "nfkc", "nfd", "nfkd", "none"]
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(TracksExplicit):
-    """Data files and columns: aligned files (`source` and `target`), files of pairs (`pairs`),
-    texts (`text`), or images, videos and audio (`media`). `-` reads standard input."""
+    """Data files and their columns. Files are aligned (`source` and `target`), contain pairs
+    (`pairs`) or texts (`text`), or are images, videos and audio (`media`). `-` reads standard
+    input."""
 
     source: tuple[str, ...] = ()
-    """Source files, line-aligned with `target`: the same number of files on both sides. `-` reads
-    standard input."""
+    """Source files, line-aligned with `target`. Both settings need the same number of files. `-`
+    reads standard input."""
 
     target: tuple[str, ...] = ()
     """Target files, line-aligned with `source`."""
@@ -58,13 +59,15 @@ class DataSettings(TracksExplicit):
     data is held out."""
 
     valid_size: int = 1000
-    """Examples held out for validation, at most a tenth of the training data."""
+    """Number of examples held out for validation, at most a tenth of the training data."""
 
     source_field: str = "source"
-    """The source column: a JSONL field, or the number of a TSV column, counted from 1."""
+    """The source column: the name of a JSONL field, or the number of a TSV column, counted from
+    1."""
 
     target_field: str = "target"
-    """The target column, named or counted as in `source_field`."""
+    """The target column: the name of a JSONL field, or the number of a TSV column, counted from
+    1."""
 
     text: tuple[str, ...] = ()
     """Text files: plain text, JSONL, TSV or CSV with labels, or CoNLL columns."""
@@ -73,37 +76,40 @@ class DataSettings(TracksExplicit):
     """Text files of the validation set. Without them, a part of the training data is held out."""
 
     media: tuple[str, ...] = ()
-    """Images, videos or audio: a folder with one subfolder per class; TSV, CSV or JSONL files with
-    paths and labels or texts; or IDX files."""
+    """Images, videos or audio. Either a folder with one subfolder per class, or TSV, CSV or JSONL
+    files with paths and labels or texts, or IDX files."""
 
     valid_media: tuple[str, ...] = ()
     """Media of the validation set. Without them, a part of the training data is held out."""
 
     path_field: str = "path"
-    """The column with the paths of media files, named or counted as in `text_field`."""
+    """The column with the paths of media files: a field of JSONL or CSV, or the number of a TSV
+    column, counted from 1."""
 
     text_field: str = "text"
     """The text column: a field of JSONL or CSV, or the number of a TSV column, counted from 1."""
 
     other_field: str = ""
     """The column of the second text when text pairs are classified, or of the second file when
-    media come in pairs."""
+    media come in pairs. Empty: there is none."""
 
     label_field: str = "label"
-    """The label column, named or counted as in `text_field`."""
+    """The label column: a field of JSONL or CSV, or the number of a TSV column, counted from 1."""
 
     label_separator: str = ","
     """Separator between several labels in one table cell. JSONL lists need no separator."""
 
     words_field: str = "words"
-    """The words of tagged sentences: a JSONL field with a list, or the number of a CoNLL column."""
+    """The words of tagged sentences: a JSONL field with a list, or the number of a CoNLL column,
+    counted from 1."""
 
     tags_field: str = "tags"
-    """The tags of tagged sentences, as in `words_field`. Default in CoNLL files: the last
-    column."""
+    """The tags of tagged sentences: a JSONL field with a list, or the number of a CoNLL column.
+    Default in CoNLL files: the last column."""
 
     fields: tuple[str, ...] = ()
-    """JSONL fields of structured documents, in their usual order. The last field is the body."""
+    """JSONL fields of structured documents, in their usual order. The last field is the main
+    text."""
 
     unit: Literal["auto", "file", "paragraph", "line"] = "auto"
     """What counts as one document in plain text. `auto`: documents are separated by
@@ -114,18 +120,18 @@ class DataSettings(TracksExplicit):
     overlapping windows, `error` stops."""
 
     on_bad_row: Literal["error", "skip"] = "error"
-    """Handling of invalid rows (too few columns, broken JSON). `error` stops; `skip` leaves them
+    """Handling of invalid rows (too few columns, broken JSON). `error` stops. `skip` leaves them
     out, counts them and lists them in the run folder."""
 
     encoding: str = "utf-8"
     """Character encoding of the text files."""
 
     max_len: int = 256
-    """Longest training pair: pairs with more tokens on either side are left out."""
+    """Maximum length in tokens of each side of a training pair. Longer pairs are left out."""
 
     max_ratio: float = 0.0
-    """Largest length ratio of a training pair, in tokens: pairs above it are left out. 0: no
-    limit."""
+    """Maximum ratio of the lengths of a training pair, in tokens. Pairs with a larger ratio are
+    left out. 0: no limit."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -196,7 +202,7 @@ class TokenizerSettings(TracksExplicit):
     """Use one vocabulary for source and target."""
 
     normalisation: Normalisation = "nfc"
-    """Unicode normalisation form. `none` leaves text unchanged."""
+    """Unicode normalization form. `none` leaves text unchanged."""
 
     lowercase: bool = False
     """Convert text to lower case. BLEU and chrF during training then ignore case too."""

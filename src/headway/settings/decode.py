@@ -15,29 +15,32 @@ class DecodeSettings(TracksExplicit):
     GNMT's length penalty with alpha 0.6."""
 
     beam: int = 4
-    """Beam size: hypotheses kept at each step. 1: greedy decoding."""
+    """Beam size: number of hypotheses kept at each step. 1: greedy decoding."""
 
     length_penalty: Literal["gnmt", "power", "none"] = "gnmt"
-    """Length normalisation: log-probabilities are divided by ((5+n)/6)^alpha (`gnmt`), n^alpha
+    """Length normalization: log-probabilities are divided by ((5+n)/6)^alpha (`gnmt`), n^alpha
     (`power`) or 1 (`none`). n counts the end token."""
 
     length_penalty_alpha: float = 0.6
-    """Exponent alpha of `length_penalty`."""
+    """Exponent alpha of the length normalization (`length_penalty`)."""
 
     coverage: float = 0.0
-    """Weight of GNMT's coverage penalty, Σ log min(attention received by a source token, 1)."""
+    """Weight of GNMT's coverage penalty, Σ log min(attention received by a source token, 1). 0:
+    off."""
 
     n_best: int = 1
-    """Outputs per input, at most `beam` unless they are sampled."""
+    """Number of outputs per input, at most `beam` unless they are sampled."""
 
     extra_len: int = 50
-    """Largest number of tokens that an output may be longer than its source, end token included."""
+    """Maximum number of tokens by which an output may exceed its source, including the end
+    token."""
 
     max_len: int | None = None
-    """Longest output in tokens, end token included, for any source. None: no such limit."""
+    """Maximum length of an output in tokens, including the end token. None: limited only by
+    `extra_len`."""
 
     min_len: int = 0
-    """Fewest tokens before the end token."""
+    """Minimum number of tokens before the end token."""
 
     sample: bool = False
     """Sample tokens instead of beam search. `n_best` outputs are sampled independently."""
@@ -46,25 +49,28 @@ class DecodeSettings(TracksExplicit):
     """Sampling temperature. Below 1, likely tokens become more likely."""
 
     top_k: int = 0
-    """Sample only from this many most likely tokens. 0: from all."""
+    """Sample only from this many of the most likely tokens. 0: from all."""
 
     top_p: float = 1.0
-    """Nucleus sampling: sample from the most likely tokens that reach this total probability."""
+    """Nucleus sampling: sample only from the most likely tokens that together have this
+    probability. 1: from all."""
 
     min_p: float = 0.0
-    """Sample only from tokens with at least this share of the top token's probability."""
+    """Sample only from tokens with at least this fraction of the top token's probability. 0: from
+    all."""
 
     seed: int = 1
-    """Random seed of sampling."""
+    """Random seed for sampling."""
 
     groups: int = 1
-    """Diverse beam search: number of groups that the beam is divided into. 1: ordinary search."""
+    """Diverse beam search: number of groups into which the beam is divided. 1: ordinary beam
+    search."""
 
     diversity: float = 0.5
     """Diverse beam search: penalty for each token that an earlier group chose at the same step."""
 
     repetition_penalty: float = 1.0
-    """Factor on the log-probability of tokens that already occur in the output. 1: off."""
+    """Factor applied to the log-probability of tokens that already occur in the output. 1: off."""
 
     no_repeat_ngram: int = 0
     """Never repeat a sequence of this many tokens. 0: off."""
@@ -74,14 +80,14 @@ class DecodeSettings(TracksExplicit):
     replaced by the source word with the most attention (`copy`)."""
 
     stop: tuple[str, ...] = ()
-    """Stop sequences: generation ends before any of these texts."""
+    """Stop sequences: generation ends before any of these texts would be completed."""
 
     precision: Literal["fp32", "bf16", "int8"] = "fp32"
     """Number format of the weights in memory. `bf16` halves the memory traffic of a GPU, `int8`
     quarters that of a CPU. Tokens of nearly equal probability may swap ranks."""
 
     batch_tokens: int = 4096
-    """Batch size of decoding: source tokens times beam size."""
+    """Maximum size of a decoding batch: number of source tokens times beam size."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -121,8 +127,8 @@ class DecodeSettings(TracksExplicit):
 
     @property
     def width(self) -> int:
-        """Number of outputs that are generated in parallel for each source: the beam size, or
-        `n_best` samples."""
+        """Number of hypotheses generated in parallel for each source: the beam size, or the number
+        of samples."""
         return self.n_best if self.sample else self.beam
 
     @property

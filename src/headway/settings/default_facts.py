@@ -1,4 +1,4 @@
-"""Facts about a run that the table of defaults refers to by name, in conditions and values."""
+"""Facts about a run that conditions and values in `defaults.toml` refer to by name."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from headway.specs.metrics import has_span_tags
 from headway.specs.tasks import Spec, spec_for_answer
 
 TOP = 5
-"""Number of labels above which the `top5` metric is reported. With fewer labels it is trivial."""
+"""Number of labels above which the `top5` metric is reported. With five or fewer labels it is
+always 1."""
 
 
 @dataclass(frozen=True)
 class DefaultFacts:
-    """Facts about a run. The names of its properties are those that `defaults.toml` uses."""
+    """Facts about a run, for `defaults.toml`, which refers to its properties by name."""
 
     row: Spec
     settings: RunSettings
@@ -33,16 +34,16 @@ class DefaultFacts:
     def with_front(self, front: ImageSettings | AudioSettings | None) -> DefaultFacts:
         return replace(self, stats=replace(self.stats, front=front))
 
-    # The run
+    # -- the run
 
     @property
     def task(self) -> str:
-        """Name of the task."""
+        """Name of the task, such as `translate`."""
         return self.row.name
 
     @property
     def modality(self) -> str:
-        """`text`, `image`, `video` or `audio`."""
+        """Modality of the input: `text`, `image`, `video` or `audio`."""
         return self.row.modality
 
     @property
@@ -52,7 +53,7 @@ class DefaultFacts:
 
     @property
     def device(self) -> str:
-        """`cpu` or `gpu`."""
+        """Device type: `cpu` or `gpu`."""
         return "cpu" if self.place.is_cpu else "gpu"
 
     @property
@@ -78,7 +79,7 @@ class DefaultFacts:
 
     @property
     def imported(self) -> bool:
-        """Whether the weights of the parent run were imported."""
+        """Whether the weights of the parent run were imported from another program."""
         return self.stats.parent is not None and self.stats.parent.imported
 
     @property
@@ -88,12 +89,12 @@ class DefaultFacts:
 
     @property
     def preset(self) -> str:
-        """Preset that the user chose; empty if none."""
+        """Name of the preset that the user chose; empty if none."""
         return str(self.settings.asked.get("model.preset", ""))
 
     @property
     def body(self) -> str:
-        """Body of the model that the user chose, such as `lstm`."""
+        """Kind of model that the user chose with `model.body`, such as `lstm`."""
         model = self.settings.model
         return model.body if model else str(self.settings.asked.get("model.body", "transformer"))
 
@@ -114,8 +115,8 @@ class DefaultFacts:
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:
-        """Metrics that the data allows: `top5` needs more than five labels, span F1 needs tags that
-        mark spans, and documents with fields have no bits per byte."""
+        """Metrics that the data allows. For example, `top5` needs more than five labels, and span
+        F1 needs tags that mark spans. Documents with fields have no bits per byte."""
         found = spec_for_answer(self.row, self.stats.answer).scores
         if self.row.is_tagging and not has_span_tags(self.stats.labels):
             return "accuracy", "loss"
@@ -123,7 +124,7 @@ class DefaultFacts:
             found = found[:2]
         return tuple(name for name in found if name != "top5" or self.labels > TOP)
 
-    # The data
+    # -- the data
 
     @property
     def examples(self) -> int:
@@ -132,7 +133,7 @@ class DefaultFacts:
 
     @cached_property
     def tokens(self) -> int:
-        """Tokens per epoch, counted as the model reads them; for media, patches or frames."""
+        """Number of tokens per epoch as the model reads them; for media, patches or frames."""
         if not self._is_visual:
             return self.stats.n_tokens
         views = 2 if self.row.is_embedding else 1
@@ -160,12 +161,12 @@ class DefaultFacts:
 
     @property
     def unit(self) -> str:
-        """Plural noun for the examples: `texts`, `images`, `videos` or `recordings`."""
+        """Plural noun for the examples in messages: `texts`, `images`, `videos` or `recordings`."""
         return "recordings" if self.row.is_audio else f"{self.row.modality}s"
 
     @property
     def pairs(self) -> bool:
-        """Whether each example is a pair."""
+        """Whether each example is a pair of texts."""
         return self.stats.pairs
 
     @property
@@ -191,7 +192,7 @@ class DefaultFacts:
 
     @property
     def rare_label_examples(self) -> float:
-        """Lower quartile of the number of examples per label; 0 if unknown."""
+        """Lower quartile of the number of training examples per label; 0 if unknown."""
         counts = sorted(self._counts)
         if not counts:
             return 0.0
@@ -211,22 +212,23 @@ class DefaultFacts:
 
     @property
     def word_shapes(self) -> bool:
-        """Whether the prepared data has word shapes, because the tokenizer ignores case."""
+        """Whether the prepared data contains word shapes (capitalization and digits), because the
+        tokenizer ignores case."""
         return self.stats.shapes
 
     @property
     def n_word_shapes(self) -> int:
-        """Number of word shapes."""
+        """Number of different word shapes."""
         return len(WordShape)
 
     @property
     def short_side(self) -> int:
-        """Shorter side of training images in pixels; 0 without images."""
+        """Shorter side of the training images in pixels; 0 without images."""
         return min(self.stats.image.height, self.stats.image.width) if self._is_visual else 0
 
     @property
     def long_side(self) -> int:
-        """Longer side of training images in pixels; 0 without images."""
+        """Longer side of the training images in pixels; 0 without images."""
         return max(self.stats.image.height, self.stats.image.width) if self._is_visual else 0
 
     @property
@@ -244,7 +246,7 @@ class DefaultFacts:
         """Number of mel bands of the audio."""
         return self.stats.audio.bands
 
-    # Settings of the user
+    # -- settings of the user
 
     @property
     def tokenizer(self) -> str:
@@ -263,33 +265,33 @@ class DefaultFacts:
 
     @property
     def asked_batch(self) -> int:
-        """Batch size that the user set with `train.batch_tokens`; 0 if none."""
+        """Batch size in tokens that the user set with `train.batch_tokens`; 0 if none."""
         return self.settings.train.batch_tokens or 0
 
     @property
     def crf(self) -> bool:
-        """Whether a CRF is used (`tag.crf`)."""
+        """Whether tags are predicted with a CRF (`tag.crf`)."""
         return self.settings.tag.crf
 
     @property
     def translation_length(self) -> int:
-        """Maximum length of a translation in tokens: `data.max_len`, an end token and
+        """Maximum length of a translation in tokens: `data.max_len` plus the end token and
         `decode.extra_len`."""
         return self.settings.data.max_len + 1 + self.settings.decode.extra_len
 
     @cached_property
     def ctc(self) -> float:
-        """Weight of CTC: `transcribe.ctc`. A run that starts from another uses a weight that its
-        model supports."""
+        """Weight of the CTC loss, `transcribe.ctc`. A run that starts from another run uses a
+        weight that its model supports."""
         parent = self.stats.parent
         return ctc_weight(self.settings, None if parent is None else parent.model)
 
     @property
     def joint_ctc(self) -> bool:
-        """Whether CTC is part of the loss."""
+        """Whether the loss combines CTC with the decoder's cross-entropy."""
         return self.ctc > 0
 
-    # The parent run
+    # -- the parent run
 
     @property
     def parent_dropout(self) -> float:
@@ -298,17 +300,17 @@ class DefaultFacts:
 
     @property
     def parent_width(self) -> int:
-        """`d_model` of the parent run."""
+        """Width of the parent run's residual stream (`d_model`)."""
         return self._of_parent("d_model", 0)
 
     @property
     def parent_ngrams(self) -> int:
-        """Number of buckets in the n-gram table of the parent run."""
+        """Number of buckets in the parent run's n-gram table."""
         return self._of_parent("ngrams", 0)
 
     @property
     def parent_segments(self) -> int:
-        """Number of segment embeddings of the parent run, which also encode word shapes."""
+        """Number of the parent run's segment embeddings, which also encode word shapes."""
         return self._of_parent("n_segments", len(WordShape))
 
     @property
@@ -338,8 +340,8 @@ class DefaultFacts:
 
 
 def ctc_weight(settings: RunSettings, parent: ModelSettings | None) -> float:
-    """Return the weight of CTC. For a run that starts from another, it is one that the parent's
-    model supports, unless the user set it."""
+    """Return the weight of the CTC loss. If the user set none and the run starts from another run,
+    it is a weight that the parent's model supports."""
     weight = settings.transcribe.ctc
     if parent is None or "transcribe.ctc" in settings.asked:
         return weight

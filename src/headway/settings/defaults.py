@@ -19,34 +19,35 @@ from headway.specs.tasks import Spec
 
 TABLE = Path(__file__).with_suffix(".toml")
 QUANTITIES = ("amount", "epochs", "least_steps", "positions")
-"""Names that a row may set besides settings. The comment at the top of `defaults.toml` explains
-them."""
+"""Names of quantities that a row of the table may set in addition to settings. The comment at the
+top of `defaults.toml` explains them."""
 
 STEM = "image-stem"
-"""Name of the rows that are applied first, because the number of patches depends on them."""
+"""Name of the group of rows that is applied first, because the number of patches of an image
+depends on its values."""
 
 INPUT = "input"
-"""Name of the rows for the input format of images and audio, which is needed before the data is
-prepared."""
+"""Name of the group of rows for the input format of images and audio, which is chosen before the
+data is prepared."""
 
 BEFORE_DATA = ("tokenizer", "preparation")
-"""Names of the rows that are needed before the data is prepared. Values of the second are not
-recorded in the run."""
+"""Names of the groups of rows that are applied before the data is prepared. Values from the group
+`preparation` are not recorded in the run."""
 
 
 @dataclass(frozen=True)
 class DefaultRow:
-    """A row of the table of defaults: values, their conditions and the reason for them."""
+    """A row of `defaults.toml`: values, their conditions and the reason for them."""
 
     name: str
-    """Name of the group and of the row, as in the heading: `classify.little-text`."""
+    """Name of the group and of the row, as in the heading, such as `classify.little-text`."""
 
     reason: str
     values: Mapping[str, Any]
-    """Values by dotted key of a setting, or by the name of a quantity."""
+    """Values by the dotted key of a setting, or by the name of a quantity."""
 
     when: tuple[Mapping[str, Any], ...] = field(default=())
-    """Conditions of the group and of the row, all of which must hold."""
+    """Conditions of the group and of the row. The row applies if all of them hold."""
 
     @property
     def group(self) -> str:
@@ -58,7 +59,7 @@ class DefaultRow:
 
 @cache
 def default_rows() -> tuple[DefaultRow, ...]:
-    """Return all rows of the table in order."""
+    """Return all rows of `defaults.toml` in order."""
     groups = tomllib.loads(TABLE.read_text(encoding="utf-8"))
     return tuple(_rows(groups))
 
@@ -83,7 +84,8 @@ def _flat(row: Mapping[str, Any], section: str = "") -> Iterator[tuple[str, Any]
 
 
 def propose(row: Spec, settings: RunSettings, stats: DatasetStats, device: DeviceInfo) -> Proposal:
-    """Return the defaults for a run. `row`: the row of the task table that fits its data."""
+    """Return the default settings for a run. `row`: the row of the task table that fits its
+    data."""
     facts = DefaultFacts(row, settings, stats, device)
     stem, _ = choose(facts, [one for one in default_rows() if one.group == STEM])
     if stem:
@@ -99,8 +101,8 @@ def propose(row: Spec, settings: RunSettings, stats: DatasetStats, device: Devic
 
 
 def before_data(row: Spec, settings: RunSettings, parent: ParentRun | None) -> RunSettings:
-    """Return the settings with the defaults that preparing the data needs, such as those of the
-    tokenizer."""
+    """Return the settings, completed with the defaults that are needed before the data is prepared,
+    such as those of the tokenizer."""
     given = replace(settings, asked=overrides_of(settings))
     facts = DefaultFacts(row, given, DatasetStats(n=0, parent=parent), DeviceInfo())
     found, _ = choose(facts, [one for one in default_rows() if one.group in BEFORE_DATA])
@@ -109,8 +111,8 @@ def before_data(row: Spec, settings: RunSettings, parent: ParentRun | None) -> R
 
 
 def input_defaults(row: Spec, settings: RunSettings) -> dict[str, Any]:
-    """Return the default `model.image` or `model.audio` settings, by name, of a model trained from
-    scratch."""
+    """Return the default `model.image` or `model.audio` settings of a model trained from scratch,
+    by name."""
     facts = DefaultFacts(row, settings, DatasetStats(n=0), DeviceInfo())
     found, _ = choose(facts, [one for one in default_rows() if one.group == INPUT])
     return {key.rpartition(".")[2]: one.value for key, one in found.items()}
@@ -146,8 +148,8 @@ def choose(
 
 @dataclass(frozen=True)
 class _Words:
-    """Mapping of the names that reasons may contain in braces: the facts, the device and the amount
-    of data."""
+    """Mapping of the names that reasons may contain in braces to their values: facts, the device
+    and the amount of data."""
 
     facts: DefaultFacts
     template: str
@@ -158,7 +160,7 @@ class _Words:
         return self.facts.place.description if name == "device" else self.facts[name]
 
 
-# Conditions
+# -- conditions
 
 
 def _holds(name: str, wanted: Any, facts: DefaultFacts) -> bool:
@@ -181,11 +183,11 @@ COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 }
 
 
-# Values
+# -- values
 
 
 def _value(how: Any, facts: DefaultFacts, chosen: Mapping[str, Any]) -> Any:
-    """Compute a value of the table from the facts. `chosen`: values of the rows above."""
+    """Compute a value of the table from the facts. `chosen`: values that earlier rows set."""
     if isinstance(how, list):
         return tuple(how)
     if not isinstance(how, Mapping):
@@ -211,8 +213,8 @@ def _value(how: Any, facts: DefaultFacts, chosen: Mapping[str, Any]) -> Any:
 
 
 def _step(how: Mapping[str, Any], inner: Mapping[str, Any], fact: Any) -> Any:
-    """Return the first value whose limit holds for the fact (`up_to` or `below`), or the value for
-    all larger facts."""
+    """Return the first value of a step function whose limit holds for the fact (`up_to` or
+    `below`). If the fact exceeds all limits, return the value for larger facts."""
     limit, rest = ("up_to", "above") if "up_to" in how else ("below", "from")
     found = (value for most, value in how[limit] if COMPARE[limit](fact, most))
     return next(found, inner[rest])
@@ -227,8 +229,8 @@ def _linear(value: Any, inner: Mapping[str, Any]) -> Any:
 
 
 def stored_format(facts: DefaultFacts) -> dict[str, object]:
-    """Return all input settings of images or audio: those that the data was prepared for, with the
-    measured mean and standard deviation of the pixels."""
+    """Return the input settings of images or audio for which the data was prepared, by dotted key.
+    Images add the measured mean and standard deviation of their pixels."""
     front = facts.stats.front
     assert front is not None
     section = "audio" if facts.row.is_audio else "image"
@@ -241,20 +243,20 @@ def stored_format(facts: DefaultFacts) -> dict[str, object]:
 
 
 def positions_of_examples(facts: DefaultFacts, *, examples: int) -> int:
-    """Return the number of positions of this many examples of average length. Facts used: `tokens`
-    and `examples`."""
+    """Return the total length in positions of `examples` examples of average length. Facts used:
+    `tokens` and `examples`."""
     return round(examples * facts.tokens / max(1, facts.examples))
 
 
 def positions_of_pairs(facts: DefaultFacts, *, pairs: int) -> int:
-    """Return the number of tokens of this many texts of average length. Facts used: `tokens` and
-    `examples`."""
+    """Return the total length in tokens of `pairs` texts of average length. Facts used: `tokens`
+    and `examples`."""
     return pairs * facts.tokens // max(1, facts.examples)
 
 
 def positions_of_views(facts: DefaultFacts, *, pairs: int) -> int:
-    """Return the number of positions of this many examples of average length, or of all examples if
-    there are fewer.
+    """Return the total length in positions of `pairs` examples of average length, or of all
+    examples if there are fewer.
 
     Facts used: `tokens` and `examples`.
     """
@@ -264,18 +266,18 @@ def positions_of_views(facts: DefaultFacts, *, pairs: int) -> int:
 def passes_over_rare_labels(
     facts: DefaultFacts, *, usual: int, shown: int, most_passes: int, most_tokens: int
 ) -> int:
-    """Return the number of epochs after which each example of a rare label was used often enough.
+    """Return the number of epochs that train rare labels well: their examples are then used `shown`
+    times in total.
 
-    The label's examples together are then used `shown` times. There are at least `usual` epochs,
-    and at most `most_passes` or as many as read `most_tokens`. Facts used: `rare_label_examples`
-    and `tokens`.
+    The number is at least `usual`. It is at most `most_passes`, and so small that no more than
+    `most_tokens` tokens are read. Facts used: `rare_label_examples` and `tokens`.
     """
     most = min(most_passes, most_tokens // max(1, facts.tokens))
     return max(usual, min(most, -(-shown // max(1, round(facts.rare_label_examples)))))
 
 
 def ngram_buckets(facts: DefaultFacts, *, least: int, most: int, most_weights: int) -> int:
-    """Return the number of buckets of the n-gram table: the power of two from `least` up that
+    """Return the number of buckets of the n-gram table. It is the smallest `least` · 2^k that
     reaches four times the number of tokens, limited by `most` and by the number of weights. Facts
     used: `tokens` and `labels`."""
     n = least

@@ -1,7 +1,8 @@
-"""The table of effects: settings and options that change nothing unless a condition holds.
+"""Conditions under which settings and options have an effect.
 
-`EFFECTS` lists the conditions of each. Loading, resolving and predicting check the user's settings
-against it, and `no_effect` creates every error. Settings without a row always have an effect.
+`EFFECTS` lists the conditions of each setting and option. Loading, resolving and predicting check
+the user's settings against them, and `no_effect` creates every error. Settings without a row in the
+table always have an effect.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 
 class HasPlace(Protocol):
-    """Protocol of facts that can name the task or model on which a setting has no effect, for
-    errors."""
+    """Protocol of facts whose `place` names the task or model on which a setting has no effect.
+    Errors contain this name."""
 
     @property
     def place(self) -> str: ...
@@ -36,22 +37,22 @@ Facts = TypeVar("Facts", bound=HasPlace)
 
 @dataclass(frozen=True, kw_only=True)
 class EffectRule(Generic[Facts]):
-    """A row of the table: settings, and the condition under which they have an effect."""
+    """A row of the effects table: settings, and the condition under which they have an effect."""
 
     settings: tuple[str, ...]
     """Dotted keys, sections or command-line options (`--top`)."""
 
     when: Callable[[Facts], bool]
-    """Condition under which the settings have an effect. It also holds if a fact that it needs is
-    not known yet."""
+    """Condition under which the settings have an effect. If a fact that it needs is not known yet,
+    the condition holds."""
 
     reason: str | tuple[str | Option | Argument, ...]
-    """The condition in words, as the end of a sentence that begins with "applies only". Parts may
-    be options, which are spelled as the user would give them."""
+    """The condition in words, as the end of a sentence that begins with "applies only". Options and
+    arguments in it are spelled as the user would give them."""
 
     explicit: bool = False
-    """Whether setting the default explicitly is an error, too. That is the case if something else
-    replaces the setting, so that the default would not hold."""
+    """Whether setting the default explicitly is an error, too. It is one if the default would not
+    hold, because something else replaces the setting."""
 
     @property
     def condition(self) -> str:
@@ -64,17 +65,19 @@ class RunFacts:
 
     row: Spec
     media: frozenset[str] = frozenset({"image", "audio"})
-    """Kinds of media that the files may contain, as far as known; video counts as images."""
+    """Kinds of media that the files may contain, as far as is known. Video counts as `image`."""
 
     section: str = ""
-    """Task section that the settings contain; empty if none."""
+    """Task whose section the settings contain; empty if none."""
 
     parent: str = ""
-    """Run that provides model and vocabulary: the start run or the teacher."""
+    """Run that provides the model and the vocabulary, either the start run or the teacher; empty if
+    none."""
 
     teacher: str = ""
     distils: bool = True
-    """Whether there is a teacher. A recipe for a student names none; the command does."""
+    """Whether the model learns from a teacher. The command names the teacher, even if a recipe does
+    not."""
 
     lora: bool = True
     body: str = ""
@@ -101,12 +104,12 @@ class RunFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class BodyFacts:
-    """Facts that determine which settings a body uses."""
+    """Facts that determine which settings a model type (`model.body`) uses."""
 
     body: str = "transformer"
     single_head: str | None = "every"
     masked_words: bool = False
-    """Whether an encoder has a head for masked words, which uses the activation function."""
+    """Whether an encoder has a head for masked tokens, which uses the activation function."""
 
     @property
     def place(self) -> str:
@@ -115,7 +118,7 @@ class BodyFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """Facts that determine whether other model settings have an effect."""
+    """Facts that determine whether a model setting has an effect, apart from the model type."""
 
     causal: bool = False
     attention: frozenset[str] = frozenset({"self", "encoder", "decoder", "cross"})
@@ -123,13 +126,14 @@ class ModelFacts:
 
     heads: tuple[str, ...] = ()
     media: bool = False
-    """Whether the model reads images or audio, so that its number of labels has a default."""
+    """Whether the model reads images or audio. Its number of labels then has a default."""
 
     positions: str = "none"
     rope_scaling: str = "none"
     word_vectors: bool = False
     grid: bool = False
-    """Whether tokens are the grid cells of a convolutional network instead of patches."""
+    """Whether the tokens of an image are positions of a convolutional feature map instead of
+    patches."""
 
     @property
     def place(self) -> str:
@@ -138,7 +142,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class CallFacts:
-    """Facts that determine whether an option of predict or evaluate has an effect."""
+    """Facts that determine whether an option of `predict` or `evaluate` has an effect."""
 
     row: Spec
     options: Mapping[str, object] | None = None
@@ -159,13 +163,13 @@ class CallFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestFacts:
-    """Facts that determine whether an argument of train or check has an effect."""
+    """Facts that determine whether an argument of `train` or `check` has an effect."""
 
     distils: bool
     """Whether the task is `distil`."""
 
     data: bool
-    """Whether data is given after the task."""
+    """Whether training data is given."""
 
     recipe: bool
 
@@ -183,8 +187,9 @@ def no_effect(
 ) -> ConfigError:
     """Return the error for a setting or an option without effect.
 
-    `typed`: what the user typed. `reason`: the condition under which it has an effect. `place`: the
-    task or model that does not meet it. `remove`: what to remove. `where`: the origin, as a prefix.
+    `typed`: the setting as the user typed it. `reason`: the condition under which it has an effect.
+    `place`: the task or model that does not meet the condition. `remove`: the text to remove, if it
+    is not `typed`. `where`: the origin of the setting, as a prefix of the error.
     """
     return ConfigError(
         f"{where}{typed} has no effect{place}: it applies only {reason}. Remove {remove or typed}."
@@ -201,14 +206,14 @@ def _model_setting(key: str, value: object) -> str:
 
 
 class EffectTable(Generic[Facts]):
-    """Rows that depend on the same facts, indexed by setting."""
+    """Effect rules that depend on the same type of facts, indexed by setting."""
 
     def __init__(self, *rows: EffectRule[Facts]) -> None:
         keys = dict.fromkeys(key for row in rows for key in row.settings)
         self.rows = {key: tuple(row for row in rows if key in row.settings) for key in keys}
 
     def rows_of(self, key: str) -> Iterator[EffectRule[Facts]]:
-        """Yield the rows of a setting and of the sections that contain it."""
+        """Yield the rules of a setting and of the sections that contain it."""
         while key:
             yield from self.rows.get(key, ())
             key = key.rpartition(".")[0]
@@ -216,8 +221,8 @@ class EffectTable(Generic[Facts]):
     def missing(
         self, key: str, facts: Facts, *, is_default: bool = False
     ) -> EffectRule[Facts] | None:
-        """Return the first row whose condition does not hold for the setting, if any. `is_default`:
-        whether the value is the default. Rows then count only if they are `explicit`."""
+        """Return the first rule whose condition does not hold for the setting; None if it has an
+        effect. If the value is the default (`is_default`), only `explicit` rules count."""
         rows = (row for row in self.rows_of(key) if row.explicit or not is_default)
         return next((row for row in rows if not row.when(facts)), None)
 
@@ -234,7 +239,7 @@ class EffectTable(Generic[Facts]):
         typed: Callable[[str, Any], str] = _model_setting,
         where: Callable[[str], object] = lambda key: "",
     ) -> None:
-        """Raise a `ConfigError` for the first of these values that has no effect.
+        """Raise a `ConfigError` for the first of the given values that has no effect.
 
         `where`: function from a key to the prefix of its error.
         """
@@ -247,7 +252,7 @@ class EffectTable(Generic[Facts]):
                 )  # fmt: skip
 
     def check_options(self, options: Mapping[str, object], facts: Facts) -> None:
-        """Raise a `ConfigError` for the first of these options that has no effect."""
+        """Raise a `ConfigError` for the first of the given options that has no effect."""
         for name, value in options.items():
             row = self.missing(word_of(name), facts) if value else None
             if row is not None:
@@ -299,7 +304,7 @@ def _has(facts: CallFacts, name: str) -> bool | None:
 
 
 def tasks_that(uses: Callable[[Spec], bool]) -> str:
-    """List the tasks for which a condition holds, as the end of an error."""
+    """Return the names of the tasks for which a condition holds, as the end of an error."""
     names = []
     for name, spec in SPECS.items():
         kinds = [row.modality for row in spec.rows if uses(row)]
@@ -324,7 +329,7 @@ STEPS = _keys("train", (
     "label_smoothing_kind", "rdrop", "ema", "gradient_checkpointing", "compile", "eval_every",
     "save_every", "patience", "keep", "average", "max_bad_steps",
 ))  # fmt: skip
-"""Settings that only training by optimiser steps uses."""
+"""Settings that are used only if a model is trained by optimizer steps."""
 
 OF_SECTION: EffectRule[RunFacts] = EffectRule(
     settings=tuple(SECTIONS), when=lambda facts: facts.section in ("", facts.row.name),
@@ -333,7 +338,7 @@ OF_SECTION: EffectRule[RunFacts] = EffectRule(
 
 OF_RUN: EffectTable[RunFacts] = EffectTable(
     OF_SECTION,
-    # Data
+    # -- data
     EffectRule(
         settings=("data.source_field", "data.target_field"), when=_reading("pairs", "texts"),
         reason="to text that has a source and a target",
@@ -385,7 +390,7 @@ OF_RUN: EffectTable[RunFacts] = EffectTable(
         settings=("data.valid_media",), when=lambda facts: facts.media_files,
         reason="together with data.media",
     ),
-    # Tokenizer
+    # -- tokenizer
     EffectRule(
         settings=TOKENIZER, when=lambda facts: facts.row.is_text or facts.row.writes,
         reason="to tasks that read or generate text",
@@ -401,7 +406,7 @@ OF_RUN: EffectTable[RunFacts] = EffectTable(
             ", because the vocabulary is that of the other run",
         ),
     ),
-    # Training
+    # -- training
     EffectRule(
         settings=(*STEPS, "budget", "start", "lora", "distil"), explicit=True,
         when=lambda facts: facts.body != "ngram",
@@ -447,7 +452,7 @@ OF_RUN: EffectTable[RunFacts] = EffectTable(
         settings=("train.rdrop",), when=lambda facts: not facts.teacher or facts.row.by_sequence,
         reason="without a teacher, whose predictions are compared instead",
     ),
-    # Distillation and fine-tuning
+    # -- distillation and fine-tuning
     EffectRule(
         settings=("distil",), when=lambda facts: facts.distils,
         reason=("to the task distil, with ", Option("teacher", takes="RUN")),
@@ -462,7 +467,7 @@ OF_RUN: EffectTable[RunFacts] = EffectTable(
         reason="to students that learn from probabilities, not from generated text",
     ),
     EffectRule(settings=("lora",), when=lambda facts: facts.lora, reason="together with lora.rank"),
-    # Augmentation
+    # -- augmentation
     EffectRule(
         settings=("augment",), when=lambda facts: bool(facts.media), explicit=True,
         reason="to images, videos and audio",
@@ -486,7 +491,7 @@ OF_RUN: EffectTable[RunFacts] = EffectTable(
         ),
         reason="to tasks with labels, which are mixed as the images are",
     ),
-    # Sections of tasks
+    # -- sections of tasks
     EffectRule(
         settings=("fill.context", "fill.whole_words", "fill.random", "fill.keep"),
         when=lambda facts: facts.row.is_text, reason="to text",
@@ -518,7 +523,7 @@ OF_RUN: EffectTable[RunFacts] = EffectTable(
         settings=("identify.scale",), when=lambda facts: facts.margin,
         reason="together with identify.margin",
     ),
-    # Decoding
+    # -- decoding
     *(
         EffectRule(
             settings=(f"decode.{name}",),
@@ -528,11 +533,12 @@ OF_RUN: EffectTable[RunFacts] = EffectTable(
         for name in sorted(DECODING)
     ),
 )  # fmt: skip
-"""Effects of settings that are stored in a run: those of training, data and decoding."""
+"""Effect rules of settings that are stored in a run: training, data and decoding."""
 
 
 def _body(*bodies: str) -> dict[str, Any]:
-    """Return the condition and the reason of a row: the model has one of these bodies."""
+    """Return the arguments `when` and `reason` of an `EffectRule` that holds for these model
+    types."""
     named = " or ".join(f"body={body}" for body in bodies)
     return {"when": lambda facts: facts.body in bodies, "reason": f"with {named}"}
 
@@ -574,8 +580,8 @@ OF_BODY: EffectTable[BodyFacts] = EffectTable(
         **_body("transformer", "lstm", "gru", "convolution", "sha-rnn"),
     ),
 )  # fmt: skip
-"""Effects of settings that only some bodies use. Automatic choices drop those that the body
-ignores."""
+"""Effect rules of settings that only some model types use. Automatic choices drop the settings that
+the model type ignores."""
 
 OF_MODEL: EffectTable[ModelFacts] = EffectTable(
     EffectRule(
@@ -628,7 +634,7 @@ OF_MODEL: EffectTable[ModelFacts] = EffectTable(
         reason="to patches: the cells of image.stem=grid span one frame",
     ),
 )  # fmt: skip
-"""Effects of model settings that depend on other settings of the model."""
+"""Effect rules of model settings that depend on other settings of the model."""
 
 OF_CALL: EffectTable[CallFacts] = EffectTable(
     *(
@@ -678,7 +684,7 @@ OF_CALL: EffectTable[CallFacts] = EffectTable(
         reason="to exports of text models: others are compared on generated inputs",
     ),
 )  # fmt: skip
-"""Effects of options of predict, evaluate and export."""
+"""Effect rules of the options of `predict`, `evaluate` and `export`."""
 
 OF_REQUEST: EffectTable[RequestFacts] = EffectTable(
     EffectRule(
@@ -698,7 +704,7 @@ OF_REQUEST: EffectTable[RequestFacts] = EffectTable(
         reason=("to the files of a recipe: ", Option("recipe", takes="NAME")),
     ),
 )  # fmt: skip
-"""Effects of arguments of train and check."""
+"""Effect rules of the arguments of `train` and `check`."""
 
 TABLES: tuple[EffectTable[Any], ...] = (OF_RUN, OF_BODY, OF_MODEL, OF_CALL, OF_REQUEST)
 
@@ -706,11 +712,12 @@ EFFECTS: Mapping[str, tuple[EffectRule[Any], ...]] = {
     key: tuple(chain.from_iterable(table.rows.get(key, ()) for table in TABLES))
     for key in chain.from_iterable(table.rows for table in TABLES)
 }
-"""Rows of each setting and option. It has an effect only if the conditions of all its rows hold."""
+"""Effect rules of each setting and option. A setting has an effect only if the conditions of all
+its rules hold."""
 
 
 def run_facts(settings: RunSettings, rows: Sequence[Spec], **known: Any) -> RunFacts:
-    """Return the facts about the settings of a run.
+    """Return the facts that determine which settings of a run have an effect.
 
     `rows`: the rows of the task table that are still possible. `known`: facts that the settings do
     not contain.
@@ -742,13 +749,13 @@ def data_settings(row: Spec) -> frozenset[str]:
 
 
 def check_options(facts: CallFacts) -> None:
-    """Raise an error for an option of a call that has no effect, given the other options."""
+    """Raise an error for an option of a call that has no effect, given the call's other options."""
     OF_CALL.check_options(facts.options or {}, facts)
 
 
 def unused_option(name: str, row: Spec) -> ConfigError | None:
-    """Return the error for an option of predict that has no effect on this task; None if it has one
-    or is unknown."""
+    """Return the error for an option of `predict` that has no effect on this task. Return None if
+    the option has an effect or is unknown."""
     rule: EffectRule[Any] | None = None
     if name in OPTIONS and not OPTIONS[name].command:
         rule = OF_CALL.missing(word_of(name), CallFacts(row=row))
@@ -758,7 +765,7 @@ def unused_option(name: str, row: Spec) -> ConfigError | None:
 
 
 def ignored_by(model: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the settings that the body of a model ignores. `model`: its settings,
+    """Return the names of the settings that a model type ignores. `model`: model settings by name,
     whose values may still be text."""
     facts = BodyFacts(
         body=str(model.get("body", "transformer")), single_head=model.get("single_head", "every")
@@ -767,7 +774,8 @@ def ignored_by(model: Mapping[str, Any]) -> frozenset[str]:
 
 
 def check_model(settings: BodySettings) -> None:
-    """Raise an error for a changed model setting that has no effect, given the other settings."""
+    """Raise an error for a model setting that differs from its default and has no effect, given the
+    other settings."""
     heads = getattr(settings, "heads", ())
     changed = {
         f"model.{one.name}": getattr(settings, one.name)

@@ -1,5 +1,4 @@
-"""Checks of runs before their weights are read: device, precision, and whether runs form an
-ensemble."""
+"""Checks of devices, precisions and ensembles, before any weights are read."""
 
 from __future__ import annotations
 
@@ -15,12 +14,12 @@ from headway.settings.task_rows import spec_of
 PRECISIONS = ("fp32", "bf16", "int8")
 
 DEVICES = re.compile(r"auto|cpu|cuda(:\d+)?")
-"""Supported device names."""
+"""Pattern of the supported device names."""
 
 
 def check_device_and_precision(device: str, precision: str) -> None:
-    """Raise an error for unknown names of devices and precisions. Whether this machine supports
-    them is not checked."""
+    """Raise an error for unknown names of devices and precisions. Support by this machine is not
+    checked."""
     if not isinstance(device, str) or not DEVICES.fullmatch(device):
         raise UserError(
             f"unknown device {device!r}. Use auto, cpu, cuda or cuda:N (for example cuda:1)."
@@ -31,7 +30,7 @@ def check_device_and_precision(device: str, precision: str) -> None:
 
 
 def check_ensemble(folders: Sequence[Path], runs: Sequence[RunSettings]) -> None:
-    """Raise an error for an ensemble whose members differ in task, labels or input format."""
+    """Raise an error if the members of an ensemble differ in task, labels or input format."""
     for folder, other in zip(folders[1:], runs[1:], strict=True):
         _check_pair(folders[0], runs[0], folder, other)
 
@@ -64,7 +63,8 @@ def _reads_shapes(settings: RunSettings) -> bool:
 
 
 def _form(settings: RunSettings) -> tuple[int, ...]:
-    """Return the input format that two media runs must share: image dimensions or sampling rate."""
+    """Return the input format that the members of an ensemble must share: the dimensions of images,
+    or the sampling rate of audio. Empty for text."""
     shape = media_settings(settings)
     if isinstance(shape, ImageSettings):
         return (shape.frames, shape.channels, shape.height, shape.width)

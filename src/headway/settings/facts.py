@@ -1,7 +1,7 @@
-"""Facts that automatic settings depend on: the data, the device, and the run to start from.
+"""Facts that determine the automatic settings: the data, the device, and the run to start from.
 
-They are collected once and passed on. Choosing settings therefore opens no file and queries no
-device, and equal facts give equal settings on any machine.
+They are collected once and passed on, so choosing settings opens no file and queries no device.
+Equal facts give equal settings on any machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headway.settings.model import AudioSettings, ImageSettings, ModelSettings
 class DeviceInfo:
     type: str = "cpu"
     free_bytes: int = 0
-    """Free GPU memory."""
+    """Free GPU memory in bytes."""
 
     bf16: bool = False
     """Whether the device computes in bfloat16 natively, without emulation."""
@@ -32,7 +32,7 @@ class DeviceInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class MediaFormat:
-    """Dimensions of media: as stored, or as proposed from a sample of the files."""
+    """Dimensions of media, as stored or as proposed from a sample of the files."""
 
     height: int = 0
     width: int = 0
@@ -44,7 +44,7 @@ class MediaFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class ParentRun:
-    """The run that a new run starts from, or its teacher."""
+    """Run that provides the initial weights of a new run, or its teacher."""
 
     name: str
     task: str
@@ -54,43 +54,45 @@ class ParentRun:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetStats:
-    """Statistics of the prepared data. For media, "tokens" are patches or frames."""
+    """Statistics of the prepared data. For media, tokens are patches or frames."""
 
     n: int
     """Number of training examples."""
 
     n_tokens: int = 0
-    """Tokens per epoch as the model reads them; for audio, positions after the convolutions."""
+    """Number of tokens per epoch as the model reads them; for audio, positions after the
+    convolutions."""
 
     longest: int = 0
-    """Number of tokens of the longest example."""
+    """Length of the longest example in tokens."""
 
     longest_text: int = 0
-    """Number of tokens of the longest target text (caption or transcript) of media."""
+    """Length of the longest target text of media (caption or transcript) in tokens."""
 
     vocab_size: int = 0
     source_vocab_size: int = 0
-    """Size of the source vocabulary; 0 if it is shared with the target."""
+    """Size of the source vocabulary; 0 if source and target share one vocabulary."""
 
     labels: tuple[str, ...] = ()
     answer: str = "label"
     """Kind of target: one `label`, several `labels`, or a `number`."""
 
     counts: tuple[int, ...] = ()
-    """Number of training examples of each label."""
+    """Number of training examples with each label."""
 
     mean: float = 0.0
     std: float = 1.0
     """Standard deviation of numeric targets."""
 
     shapes: bool = False
-    """Whether word shapes are extra inputs, because the tokenizer ignores case."""
+    """Whether word shapes (capitalization and digits) are extra inputs, because the tokenizer
+    ignores case."""
 
     pairs: bool = False
     """Whether each example is a pair of texts."""
 
     front: ImageSettings | AudioSettings | None = None
-    """Input settings that the media were prepared for."""
+    """Input settings for which the media were prepared; None for text."""
 
     stored: MediaFormat = field(default_factory=MediaFormat)
     """Dimensions in which the media are stored."""
@@ -100,7 +102,7 @@ class DatasetStats:
 
     parent: ParentRun | None = None
     epoch_steps: int = 0
-    """Steps per epoch; 0 until batches are formed."""
+    """Number of steps per epoch; 0 until batches are formed."""
 
     @property
     def image(self) -> ImageSettings:
@@ -113,7 +115,7 @@ class DatasetStats:
         return self.front
 
     def rows(self, front: ImageSettings) -> int:
-        """Number of patches of one stored image with these input settings."""
+        """Return the number of patches of one stored image with these input settings."""
         return front.rows_of(self.stored.frames, self.stored.height, self.stored.width)
 
 
@@ -126,25 +128,25 @@ class ChosenSetting:
 
 
 ChosenSettings = Mapping[str, ChosenSetting]
-"""Chosen values by dotted key."""
+"""Automatically chosen settings by dotted key."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
-    """Defaults for one run from the table: values for everything that the user left open."""
+    """Default settings for one run, for everything that the user left open."""
 
     settings: ChosenSettings = field(default_factory=dict)
     family: str = ""
     """Default model family."""
 
     metrics: tuple[str, ...] = ()
-    """Metrics that this data allows, the main one first."""
+    """Metrics that the data allows, the main metric first."""
 
     amount: str = ""
-    """Amount of data, worded as in reasons: `29,000 pairs`."""
+    """Amount of data as worded in reasons, such as `29,000 pairs`."""
 
     n_tokens: int = 0
-    """Tokens per epoch."""
+    """Number of tokens per epoch."""
 
     epochs: int = 1
     least_steps: int = 100
@@ -152,10 +154,11 @@ class Proposal:
     """Sequence length that the model must support, in tokens."""
 
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Name of the row that `amount`, `epochs`, `least_steps` and `positions` each come from."""
+    """Names of the rows of `defaults.toml` that `amount`, `epochs`, `least_steps` and `positions`
+    come from."""
 
     def row_of(self, quantity: str) -> str:
-        """Return the end of a reason: the name of the row that a quantity comes from."""
+        """Return the name of the row that a quantity comes from, as the end of a reason."""
         return f" [{self.sources[quantity]}]" if quantity in self.sources else ""
 
     @property
@@ -165,5 +168,5 @@ class Proposal:
 
     @property
     def others(self) -> ChosenSettings:
-        """Chosen settings of training, decoding and the task: all but the model's."""
+        """Chosen settings of training, decoding and the task, without those of the model."""
         return {key: one for key, one in self.settings.items() if key not in self.model}

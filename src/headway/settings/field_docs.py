@@ -1,4 +1,5 @@
-"""Docstrings of dataclass fields, as the source of help texts and of the settings reference."""
+"""Docstrings of dataclass fields, from which help texts and the settings reference are
+generated."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from pathlib import Path
 
 @cache
 def documented(cls: type) -> Mapping[str, str]:
-    """Return the docstring of each documented field of a dataclass and its bases, joined to one
-    line."""
+    """Return the docstrings of the documented fields of a dataclass and its bases by name, each
+    joined to one line."""
     found: dict[str, str] = {}
     for one in reversed(cls.__mro__):
         if is_dataclass(one):

@@ -1,4 +1,4 @@
-"""Find and check the files of a run folder and load its settings, without importing torch."""
+"""Find and check the files of a run folder, and load its settings, without importing torch."""
 
 from __future__ import annotations
 
@@ -29,17 +29,18 @@ CONFIG = "config.toml"
 WEIGHTS = "model.safetensors"
 TOKENIZER = "tokenizer.json"
 OWN_TOKENIZER = "tokenizer.headway.json"
-"""File of headway's own tokenizer in an exported folder, where `tokenizer.json` is for the
-`tokenizers` library."""
+"""Name of headway's own tokenizer file in an exported folder, where `tokenizer.json` is in the
+format of the `tokenizers` library."""
 
 IMPORTED = "import.json"
-"""File that records where imported weights came from."""
+"""Name of the file that records the origin of imported weights."""
 
 CHAT_TEMPLATE = "chat_template.jinja"
-"""File with the template that turns chat messages into a prompt; only chat models have it."""
+"""Name of the file with the template that turns chat messages into a prompt. Only chat models have
+it."""
 
 EXPORTED = {"ctranslate2": "model.bin", "onnx": "*.onnx"}
-"""File patterns that identify a folder exported for an engine."""
+"""Patterns of the files that identify a folder exported for an engine."""
 
 NOT_STARTED = " Its training stopped before the first step. Run the same command again to resume."
 IMPORT_IT = " If it is a Hugging Face model, import it first: headway import {folder} --out RUN"
@@ -53,7 +54,7 @@ FORMAT_LINE = re.compile(rb"^format *= *(\d+)", re.MULTILINE)
 TASK_LINE = re.compile(rb"^task *=", re.MULTILINE)
 
 SHIPPED = Path(__file__).parent.parent / "shipped"
-"""Folder of the pretrained models in the package, which are loaded by name."""
+"""Folder of the pretrained models in the package. They are loaded by name."""
 
 
 def shipped_names() -> list[str]:
@@ -61,24 +62,24 @@ def shipped_names() -> list[str]:
 
 
 def is_shipped(folder: Path) -> bool:
-    """Whether a folder belongs to the package. Nothing may be written there."""
+    """Whether a folder belongs to the installed package, where nothing may be written."""
     return SHIPPED in folder.parents
 
 
 EXAMPLE = "example.*"
-"""File pattern of the example input that comes with a model."""
+"""Pattern of the file with the example input that comes with a model."""
 
 
 def example_of(folder: Path) -> Path | None:
-    """Return the example input of a model; None if there is none."""
+    """Return the path of the example input of a model; None if there is none."""
     return next(iter(sorted(folder.glob(EXAMPLE))), None)
 
 
 RUNS = Path("runs")
-"""Default folder of runs, which are loaded by name from here."""
+"""Default folder of runs. Its runs are loaded by name."""
 
 MOST = 20
-"""Maximum number of names that an error lists: about a screen."""
+"""Maximum number of names that an error lists, about a screen."""
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -94,13 +95,13 @@ def local_run_names() -> list[str]:
 
 
 NamesOrPaths = str | Path | Iterable[str | Path]
-"""Type of an argument that takes one or several runs."""
+"""Type of an argument that accepts one or several runs, by name or path."""
 
 
 def run_folder(name: str | Path) -> Path:
-    """Return the folder of a run. It is looked up as a path, as a name in `runs` and as a shipped
-    model, in this order. Folders without settings or weights, such as folders of data, are
-    skipped."""
+    """Return the folder of a run. The argument is tried as a path, as a name in `runs`, and as the
+    name of a shipped model, in this order. Folders without settings or weights, such as folders of
+    data, are skipped."""
     path, name = Path(name), str(name)
     if any((path / file).is_file() for file in (CONFIG, WEIGHTS)):
         return path
@@ -117,7 +118,7 @@ def run_folder(name: str | Path) -> Path:
 
 
 def _other_names(name: str) -> str:
-    """Return the end of an error: the closest known name, or all names."""
+    """Return the closest known name or all names, as the end of an error."""
     own, shipped = local_run_names(), shipped_names()
     if close := difflib.get_close_matches(name, [*own, *shipped], n=1):
         return f" Did you mean {close[0]!r}?"
@@ -126,7 +127,7 @@ def _other_names(name: str) -> str:
 
 
 def run_folders(names: NamesOrPaths) -> list[Path]:
-    """Return the folders of one or several runs; at least one is required."""
+    """Return the folders of one or several runs. An empty list is an error."""
     found = [run_folder(name) for name in ensure_list(names)]
     if not found:
         raise FolderError("the list of runs is empty. Name a run folder or a shipped model.")
@@ -134,7 +135,7 @@ def run_folders(names: NamesOrPaths) -> list[Path]:
 
 
 def load_run(folder: str | Path) -> Resolved:
-    """Load all settings of a run."""
+    """Load all settings of a run, given by name or path."""
     return load_resolved(file_in(run_folder(folder), CONFIG))
 
 
@@ -143,8 +144,8 @@ def load_settings(folder: str | Path, overrides: Sequence[str] = ()) -> ModelSet
 
 
 def find_settings(name: str, overrides: Sequence[str] = ()) -> ModelSettings:
-    """Return model settings by name, from a preset, a run folder or a shipped model (in this
-    order), or from a .toml file."""
+    """Return the model settings with this name: those of a preset, a run folder or a shipped model
+    (in this order), or those in a .toml file."""
     from headway.settings.presets import PRESETS
 
     path = Path(name)
@@ -161,10 +162,10 @@ def find_settings(name: str, overrides: Sequence[str] = ()) -> ModelSettings:
 
 
 def write_config(folder: Path, text: str) -> None:
-    """Write `config.toml` with checksums of itself and of the tokenizer file.
+    """Write `config.toml` with checksums of its own content and of the tokenizer file.
 
-    The checksum of the tokenizer is here because its file format has no room for one. This file is
-    written last, so a folder that has it is complete.
+    The format of the tokenizer file has no room for a checksum, so it is stored in `config.toml`.
+    This file is written last: a folder that has it is complete.
     """
     words = folder / TOKENIZER
     if words.is_file():
@@ -175,7 +176,7 @@ def write_config(folder: Path, text: str) -> None:
 
 def check_config(path: Path) -> None:
     """Raise an error if the `config.toml` of a run does not match its checksum or has another
-    format. Files without a checksum are accepted."""
+    format version. Files without a checksum are accepted."""
     data = path.read_bytes()
     if not _is_intact(data):
         raise FolderError(
@@ -192,14 +193,16 @@ def check_config(path: Path) -> None:
 
 
 def _format(data: bytes) -> int | None:
-    """Return the format version of a run's settings; None if the file has only those of a model."""
+    """Return the format version of a run's settings; None if the file contains only model
+    settings."""
     if found := FORMAT_LINE.search(data):
         return int(found[1])
     return 1 if TASK_LINE.search(data) else None
 
 
 def _is_intact(data: bytes) -> bool:
-    """Whether the first line of a file is the checksum of the rest, or not a checksum at all."""
+    """Whether a file is unchanged: its first line is the checksum of the rest, or no checksum at
+    all."""
     first = data[: data.find(b"\n") + 1 or None]
     seal = SEALED.fullmatch(first)
     if seal is not None:
@@ -273,12 +276,12 @@ def file_in(folder: Path, name: str) -> Path:
 
 
 def engines_in(folder: Path) -> list[str]:
-    """Return the engines that a folder was exported for."""
+    """Return the names of the engines for which a folder was exported."""
     return [name for name, mark in EXPORTED.items() if any(folder.glob(mark))]
 
 
 def checkpoints_in(folder: Path) -> dict[int, Path]:
-    """Return the manifest files of the complete checkpoints of a run, by step."""
+    """Return the manifest files of the complete checkpoints of a run, by step number."""
     return {
         int(path.parent.name.removeprefix("step-")): path
         for path in (folder / "checkpoints").glob("step-*/manifest.json")
@@ -286,14 +289,14 @@ def checkpoints_in(folder: Path) -> dict[int, Path]:
 
 
 def _unfinished(folder: Path, settings: RunSettings) -> str:
-    """Return the error text for an unfinished run: how to resume it, and which checkpoint is usable
-    now."""
+    """Return the error text for an unfinished run. It gives the command that resumes the run, and
+    the checkpoint that is already usable."""
     found = checkpoints_in(folder)
     text = f"training of {folder} is not finished: there is no {WEIGHTS} yet"
     if found:
         text += f", and the newest checkpoint is at step {max(found):,} of {settings.train.steps:,}"
     text += f". To resume it: {start_command(settings, folder)}"
-    # A checkpoint that was saved on a stop serves only for resuming.
+    # A checkpoint that was saved when training was stopped serves only for resuming.
     if any('"passing": true' not in path.read_text(encoding="utf-8") for path in found.values()):
         text += (
             f". To use the model so far: headway average {folder} --last 1 --out {folder}-so-far"

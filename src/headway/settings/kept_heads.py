@@ -9,15 +9,15 @@ from headway.errors import ConfigError
 from headway.settings.effects import OF_MODEL, ModelFacts
 
 HeadsPerLayer = tuple[tuple[int, ...], ...]
-"""Numbers of the remaining heads in each layer."""
+"""Indices of the remaining heads in each layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeptHeads:
-    """Heads that remain in each layer, by kind of attention. None: all heads.
+    """Heads that remain in each layer after pruning, by kind of attention. None: all heads.
 
-    Heads keep their numbers (from 0) in the unpruned model, because position biases depend on the
-    number of a head. Layers with shared weights have one list.
+    Heads keep the indices (from 0) that they had in the unpruned model, because position biases
+    depend on the index of a head. Layers with shared weights have one list.
     """
 
     encoder: HeadsPerLayer | None = None
@@ -33,14 +33,14 @@ class KeptHeads:
                 object.__setattr__(self, field.name, tuple(tuple(heads) for heads in layers))
 
     def of(self, kind: str, layer: int) -> tuple[int, ...] | None:
-        """Return the remaining heads of one layer; None: all. Layers with shared weights have one
-        list."""
+        """Return the indices of the remaining heads of one layer; None if all remain. For layers
+        with shared weights, `layer` is ignored."""
         layers: HeadsPerLayer | None = getattr(self, kind)
         return None if layers is None else layers[layer if len(layers) > 1 else 0]
 
     def of_layers(self, picks: Mapping[str, Sequence[int]]) -> KeptHeads:
-        """Return the kept heads of a model that has only the given layers, for each kind of
-        attention."""
+        """Return the remaining heads of a model that consists of some of the layers. `picks`:
+        indices of these layers, by kind of attention."""
         changes = {
             kind: tuple(layers[layer] for layer in picks[kind])
             for kind, layers in vars(self).items()
@@ -49,8 +49,8 @@ class KeptHeads:
         return replace(self, **changes)
 
     def check(self, n_layers: Mapping[str, int], n_heads: Mapping[str, tuple[int, int]]) -> None:
-        """Raise an error for lists that do not fit the model. `n_layers` and `n_heads` (of queries,
-        and of keys and values) are given for each kind of attention."""
+        """Raise an error if the lists do not fit the model. `n_layers` and `n_heads` (numbers of
+        query heads and of key/value heads) are given for each kind of attention."""
         for field in fields(self):
             layers, name = getattr(self, field.name), f"kept_heads.{field.name}"
             if layers is None:

@@ -1,7 +1,7 @@
-"""Strict loading of settings: defaults, then a TOML file, then `key=value` arguments.
+"""Strict loading of settings from defaults, then a TOML file, then `key=value` arguments.
 
-Unknown names, wrong types and impossible combinations are reported before anything slow, with the
-file and line, or the key, and the fix.
+Unknown names, wrong types and impossible combinations raise errors before anything slow is done.
+The errors give the file and line, or the key, and the fix.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SettingsT = TypeVar("SettingsT")
 
 @dataclass(frozen=True)
 class Place:
-    """Prefix of an error that says where a value comes from, such as `recipe.toml, line 4: `."""
+    """Prefix of an error that gives the origin of a value, such as `recipe.toml, line 4: `."""
 
     text: str = ""
     is_typed: bool = False
-    """Whether the text is the argument that the user typed. The error then need not repeat the
+    """Whether the text is the argument that the user typed, so that the error need not repeat the
     key."""
 
     def __str__(self) -> str:
@@ -40,18 +40,20 @@ class Place:
 
 
 Locate = Callable[[str], Place]
-"""Type of a function from a dotted key to the place of its value."""
+"""Type of a function from a dotted key to the place where its value was set."""
 
 
 def no_location(key: str) -> Place:
-    """Return an empty place, for values that come from no file. The key itself says where."""
+    """Return an empty place for values that come from no file, because errors name the key
+    anyway."""
     return Place()
 
 
 def model_settings(
     values: object, where: str = "model.", locate: Locate = no_location
 ) -> ModelSettings:
-    """Build model settings from a `preset`, a `family`, or both if they agree, plus changes."""
+    """Return model settings from a `preset`, a `family`, or both if they agree, with the given
+    changes."""
     rest = dict(_table(values, where, locate, "preset, family, and those of the family"))
     named = {
         name: _checked(rest.pop(name, None), str | None, where + name, locate)
@@ -61,8 +63,8 @@ def model_settings(
     body = rest.get("body", start.body)
     single_head = rest.get("single_head", "every")
     if body in get_args(BodyKind) and (body != start.body or single_head in ("none", None)):
-        # In these bodies the class token would not see all others, so classes are read from the
-        # mean instead.
+        # In models other than the Transformer, the class token would not see all other tokens, so
+        # classes are predicted from the mean of the tokens.
         start = with_body(_without_class_token(start), body, single_head)
     family = family_of(start)
     for name in rest:
@@ -90,10 +92,10 @@ def from_dict(
     locate: Locate = no_location,
     base: SettingsT | None = None,
 ) -> SettingsT:
-    """Build an object of a settings class from a table; unknown names are errors.
+    """Return an object of a settings class from a table. Unknown names are errors.
 
-    Settings missing from `values` come from `base`, or else from the defaults of the class.
-    `where` is the dotted section including its last dot, for messages.
+    Settings that `values` lacks come from `base`, or else from the defaults of the class. `where`
+    is the dotted section including its last dot, for error messages.
     """
     base = cls() if base is None else base
     hints = setting_types(cls)
@@ -121,11 +123,12 @@ def in_file(
     path: Path, text: str, words: Mapping[str, str], options: Container[str] = (), *,
     whole: bool = False,
 ) -> Locate:  # fmt: skip
-    """Return a function that gives the place of a key, as a prefix of errors.
+    """Return a function from a key to the place where its value was set, for error messages.
 
-    `words`: arguments by the keys that they set, which are not in the file. `options`: those of
-    these keys that were set by an option, which only the prefix names. `whole`: the file is valid
-    by itself, so an error inside one of its sections is blamed on the arguments alone.
+    `words`: arguments by the keys that they set; their values are not in the file. `options`: those
+    of these keys that were set by an option, which must be named because it is not spelled like the
+    key. `whole`: the file is valid by itself, so an error inside one of its sections is attributed
+    to the arguments alone.
     """
 
     def locate(key: str) -> Place:
@@ -145,7 +148,7 @@ def in_file(
 def _start(
     preset_name: str | None, family: str | None, where: str, locate: Locate
 ) -> ModelSettings:
-    """Return the settings before changes: those of the preset, or the defaults of the family."""
+    """Return the settings to start from: those of the preset, or the defaults of the family."""
     if family is not None and family not in FAMILY_SETTINGS:
         raise ConfigError(
             f"{locate(where + 'family')}unknown family {family!r}."

@@ -1,4 +1,4 @@
-"""The table of model families. The settings of each are in the module of its input type."""
+"""Table of the model families. The settings classes are in the modules of their input types."""
 
 from __future__ import annotations
 

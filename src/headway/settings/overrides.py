@@ -1,7 +1,8 @@
-"""The settings that the user set explicitly, as dotted keys, each with its origin.
+"""Settings that the user set explicitly, as dotted keys, each with its origin.
 
 Recipes, the `config.toml` of a run, `key=value` arguments, command-line options and Python calls
-all become an `Overrides`. Settings that it lacks are chosen automatically; its values never change.
+are all converted to `Overrides`. Other settings are chosen automatically; explicit values are never
+changed.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from headway.specs.values import explicit_fields
 
 
 class OriginKind(Enum):
-    """Way in which a setting was given."""
+    """Ways in which a setting can be given."""
 
     UNKNOWN = auto()
     FILE = auto()
     """A recipe or another settings file."""
 
     POSITIONAL = auto()
-    """The task or the data, as positional arguments of the command or of a Python call."""
+    """The task or the data, given as positional arguments of a command or a Python call."""
 
     OPTION = auto()
-    """A command-line option of the same meaning, such as `--max-len`."""
+    """A command-line option with the same meaning as the setting, such as `--max-len`."""
 
     IMPLIED = auto()
-    """Implied by another command-line option. The text is that option."""
+    """Implied by another command-line option, which is the text of the origin."""
 
     CHOSEN = auto()
-    """Chosen to fit the data."""
+    """Chosen automatically to fit the data."""
 
     SETTING = auto()
     """A `key=value` argument of the command line."""
@@ -47,7 +48,7 @@ class OriginKind(Enum):
     """An argument of a Python call."""
 
     RECORDED = auto()
-    """From the `config.toml` of a run. The text is that of the original origin."""
+    """From the `config.toml` of a run. The text of the origin is the one recorded there."""
 
 
 @dataclass(frozen=True)
@@ -56,28 +57,28 @@ class Origin:
 
     kind: OriginKind = OriginKind.UNKNOWN
     text: str = ""
-    """Text for people, such as `recipe.toml, line 4`, `--source`, `train.lr=1e-3` or
-    `train(settings=…)`."""
+    """Description of the origin for error messages, such as `recipe.toml, line 4`, `--source`,
+    `train.lr=1e-3` or `train(settings=…)`."""
 
     @classmethod
     def argument(cls, name: str) -> Origin:
-        """Return the origin of a setting that is given by an option of a command or a keyword
-        argument in Python."""
+        """Return the origin of a setting that is given by a command-line option or a Python keyword
+        argument."""
         if edge() is Edge.COMMAND_LINE:
             return cls(OriginKind.OPTION, f"{Option(name)}")
         return cls(OriginKind.PYTHON, f"train({name}=…)")
 
     @classmethod
     def implied(cls, option: Option) -> Origin:
-        """Return the origin of a setting that is implied by an option of the same command or
-        call."""
+        """Return the origin of a setting that is implied by a command-line option or a Python
+        keyword argument."""
         text = f"{option}" if edge() is Edge.COMMAND_LINE else f"train({option.name}=…)"
         return cls(OriginKind.IMPLIED, text)
 
     @classmethod
     def positional(cls, words: str, call: str) -> Origin:
-        """Return the origin of the task or the data: the first words of the command, or the Python
-        call."""
+        """Return the origin of the task or the data: the first words of the command line, or the
+        Python call."""
         return cls(OriginKind.POSITIONAL, words if edge() is Edge.COMMAND_LINE else call)
 
     def at(self, key: str) -> Origin:
@@ -91,8 +92,8 @@ FROM_PYTHON = Origin(OriginKind.PYTHON, "train(settings=…)")
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """A settings file. Line numbers are computed only when needed, because that parses the file
-    once per line."""
+    """A settings file. Line numbers are computed only when needed, because the file is parsed once
+    per line for them."""
 
     name: str
     text: str = field(repr=False)
@@ -108,7 +109,7 @@ class SettingsFile:
 
 @dataclass(frozen=True)
 class RunConfigText:
-    """The `config.toml` of a run, whose comments record the origin of each setting."""
+    """The `config.toml` of a run. Comments in it record the origin of each setting."""
 
     text: str = field(repr=False)
 
@@ -121,7 +122,7 @@ class RunConfigText:
 
 
 OriginOfAll = Origin | SettingsFile | RunConfigText
-"""Type of an origin that several settings share."""
+"""Type of an origin that several settings can share."""
 
 
 @dataclass(frozen=True)
@@ -131,9 +132,9 @@ class Override:
 
 
 class Overrides(Mapping[str, Any]):
-    """Settings by dotted key, `asked["train.lr"]`, each with its origin.
+    """Settings by dotted key, such as `asked["train.lr"]`, each with its origin.
 
-    Immutable: `one | other` returns a new object in which the values of `other` win.
+    Immutable: `one | other` returns a new object in which the values of `other` have priority.
     """
 
     __slots__ = ("_leaves",)
@@ -161,7 +162,8 @@ class Overrides(Mapping[str, Any]):
 
     @classmethod
     def from_arguments(cls, words: Iterable[str]) -> Overrides:
-        """Return the settings in `key=value` arguments. The origin of each is its argument."""
+        """Return the settings in `key=value` arguments. The argument is the origin of its
+        setting."""
         found, words = cls(), list(words)
         check_together(word.partition("=")[0].strip() for word in words)
         for word in words:
@@ -173,8 +175,8 @@ class Overrides(Mapping[str, Any]):
     def from_flags(
         cls, values: Mapping[str, Any], flags: Mapping[str, str] | None = None
     ) -> Overrides:
-        """Return settings from command-line options by key. An option is named after its setting
-        (`data.valid_text` is `--valid-text`) unless `flags` gives another name."""
+        """Return the settings given by command-line options. An option is named after its setting
+        (`data.valid_text` is `--valid-text`), unless `flags` gives another name."""
         found = cls()
         for key, value in values.items():
             usual = "--" + key.rpartition(".")[2].replace("_", "-")
@@ -183,8 +185,8 @@ class Overrides(Mapping[str, Any]):
 
     @classmethod
     def from_settings(cls, settings: object, section: str) -> Overrides:
-        """Return the settings of a section object built in Python that were passed explicitly or
-        differ from their default."""
+        """Return the settings that were passed explicitly to a settings class in Python, or differ
+        from their default."""
         return cls(_set_leaves(settings, f"{section}."), FROM_PYTHON)
 
     def origin(self, key: str) -> Origin:
@@ -192,7 +194,7 @@ class Overrides(Mapping[str, Any]):
         return self._leaves[key].origin.at(key) if key in self._leaves else UNKNOWN
 
     def section(self, section: str) -> dict[str, Any]:
-        """Return the settings of one section, by their names without the section."""
+        """Return the settings of one section by their names without the section."""
         start = f"{section}."
         return {k.removeprefix(start): v for k, v in self.items() if k.startswith(start)}
 
@@ -213,8 +215,8 @@ class Overrides(Mapping[str, Any]):
         return kept
 
     def with_names(self, keys: Iterable[str], name: Callable[[str], str]) -> Overrides:
-        """Return a copy in which `name` shortens the paths under these keys, in values and in
-        recorded origins."""
+        """Return a copy in which the function `name` shortens the paths under these keys, both in
+        values and in recorded origins."""
         changed = Overrides()
         for key in self.keys() & set(keys):
             value, origin = self[key], self.origin(key)
@@ -245,8 +247,8 @@ class Overrides(Mapping[str, Any]):
 
 
 def as_typed(asked: Overrides, key: str) -> str:
-    """Return a setting as the user typed it: `--n-best 9`, `--no-sample`, or else
-    `decode.n_best=9`."""
+    """Return a setting as the user typed it, such as `--n-best 9` or `--no-sample`. Settings from
+    other origins are returned as `decode.n_best=9`."""
     value, origin = asked[key], asked.origin(key)
     if origin.kind in (OriginKind.SETTING, OriginKind.IMPLIED):
         return origin.text
@@ -259,20 +261,21 @@ def as_typed(asked: Overrides, key: str) -> str:
 
 
 def flatten(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """Convert nested tables to dotted keys."""
+    """Convert nested tables to a mapping by dotted key."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
             found |= flatten(value, f"{where}{name}.")
         else:
-            # TOML has no null. The word "none" clears optional settings and is also a valid choice.
+            # TOML has no null, so the word "none" clears optional settings. It is also a valid
+            # choice of some settings.
             word = "none" if value is None else value
             found[f"{where}{name}"] = list(word) if isinstance(word, tuple) else word
     return found
 
 
 def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert dotted keys to nested tables: the inverse of `flatten`."""
+    """Convert a mapping by dotted key to nested tables. The inverse of `flatten`."""
     table: dict[str, Any] = {}
     for key, value in leaves.items():
         *sections, name = key.split(".")
@@ -284,7 +287,7 @@ def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _set_leaves(settings: Any, where: str) -> dict[str, Any]:
-    """Return the settings that were passed to the class or differ from their defaults, by dotted
+    """Return the settings that were passed to their class or differ from their defaults, by dotted
     key."""
     usual, said = type(settings)(), explicit_fields(settings)
     found: dict[str, Any] = {}
@@ -298,7 +301,8 @@ def _set_leaves(settings: Any, where: str) -> dict[str, Any]:
 
 
 def parse_override(word: str) -> tuple[list[str], Any]:
-    """Parse `model.n_layers=4` into a path and a value. Values are TOML; text needs no quotes."""
+    """Parse an argument such as `model.n_layers=4` into a path and a value. Values are in TOML
+    syntax, but text needs no quotes."""
     key, separator, text = word.partition("=")
     path = [name.strip() for name in key.split(".")]
     if not separator or not all(path):
@@ -309,8 +313,8 @@ def parse_override(word: str) -> tuple[list[str], Any]:
 
 
 def _current(path: list[str], value: Any, word: str) -> tuple[list[str], Any]:
-    """Return the current name and value of a setting in an argument. An earlier name is
-    reported."""
+    """Return the current name and value of the setting in an argument. The use of an earlier name
+    is reported."""
     old = ".".join(path)
     key = current(old)
     report([old], {key: value}, word)
@@ -339,7 +343,7 @@ def _parse_value(text: str, word: str) -> Any:
 
 
 def apply_override(values: dict[str, Any], word: str) -> str:
-    """Set the value of a `key=value` argument in the nested tables. Return its dotted key."""
+    """Set the value of a `key=value` argument in the nested tables, and return its dotted key."""
     (*sections, name), value = parse_override(word)
     table = values
     for depth, section in enumerate(sections, 1):

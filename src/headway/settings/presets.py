@@ -79,7 +79,8 @@ WHISPER_PAPER = "Radford et al. 2022, table 1"
 TESTS = "for tests"
 
 ROWS: dict[str, tuple[ModelSettings, str, str]] = {
-    # name, then what it changes: layers, width, heads, width of the feed-forward, and others
+    # Each row has a name and the changed sizes: layers, width, heads, feed-forward width, and
+    # others.
     "transformer-base": (TRANSFORMER, "65 M", VASWANI),
     "transformer-big": (sized(TRANSFORMER, 6, 1024, 16, 4096, dropout=0.3), "213 M", VASWANI),
     "transformer-iwslt": (

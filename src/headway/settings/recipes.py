@@ -17,7 +17,8 @@ def recipe_names() -> list[str]:
 
 
 def recipe_path(name: str) -> Path:
-    """Return the path of a shipped recipe by name, or of a TOML file of the user."""
+    """Return the path of a recipe, given as the name of a shipped recipe or as the path of a TOML
+    file."""
     path = Path(name)
     if path.suffix == ".toml" and path.is_file():
         return path
@@ -27,13 +28,13 @@ def recipe_path(name: str) -> Path:
 
 
 def about(path: Path) -> str:
-    """Return the description of a recipe: its first comment line."""
+    """Return the description of a recipe, which is its first comment line."""
     first = path.read_text(encoding="utf-8").split("\n", 1)[0]
     return first.removeprefix("#").strip()
 
 
 def in_folder(path: Path, data: Path) -> dict[str, Any]:
-    """Return the data settings of a recipe, with its files looked up in a folder."""
+    """Return the data settings of a recipe with the paths of its files inside a folder."""
     settings = load_run_settings(path, [], is_recipe=True).data
     files = {name: getattr(settings, name) for name in FILES}
     found = {

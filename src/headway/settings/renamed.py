@@ -1,7 +1,8 @@
-"""Earlier names of settings and of their values.
+"""Earlier names of settings and of their values, with the current ones.
 
-Files, `key=value` arguments, command-line options and Python calls may still use them. Each use is
-reported in one line. An earlier and a current name of the same setting together are an error.
+Files, `key=value` arguments, command-line options and Python calls may still use the earlier names.
+Each use is reported in one line. Giving a setting by both its earlier and its current name is an
+error.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ VALUES: Mapping[str, Mapping[str, str]] = {
 
 
 class RenamedSettingWarning(FutureWarning):
-    """Warning about an earlier name of a setting, or of a value."""
+    """Warning about an earlier name of a setting or of a value."""
 
 
 def current(key: str) -> str:
@@ -74,7 +75,7 @@ def key_of(word: str) -> str:
 
 
 def current_value(key: str, value: Any) -> Any:
-    """Return the current form of a value of a setting, which is given by its current name."""
+    """Return the current form of a value of a setting. `key`: the current name of the setting."""
     return VALUES.get(key, {}).get(value, value) if isinstance(value, str) else value
 
 
@@ -91,8 +92,7 @@ def check_together(keys: Iterable[str], where: str = "") -> None:
 
 
 def _caller() -> int:
-    """Return the stack level of the first caller outside this package, for `warnings.warn` in
-    `report`."""
+    """Return the stack level of the first caller outside this package, for `warnings.warn`."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_globals["__name__"].startswith("headway."):
         frame, level = frame.f_back, level + 1
@@ -100,10 +100,10 @@ def _caller() -> int:
 
 
 def report(keys: Iterable[str], values: Mapping[str, Any], where: str) -> None:
-    """Warn in one line about earlier names among these keys and values.
+    """Warn in one line about each earlier name among the given keys and values.
 
-    `keys`: as the user wrote them. `values`: by current key. `where`: the file or argument that
-    contains them, as the start of the line.
+    `keys`: settings as the user wrote them. `values`: values by current key. `where`: the file or
+    argument that contains them, as the start of the line.
     """
     found = [f"{key} is now {current(key)}" for key in keys if current(key) != key]
     found += [
@@ -117,8 +117,8 @@ def report(keys: Iterable[str], values: Mapping[str, Any], where: str) -> None:
 
 
 def rename(values: dict[str, Any], where: str) -> dict[str, Any]:
-    """Return the tables of a settings file with current names, in their order. `where`: the file,
-    for the warning and for errors."""
+    """Return the tables of a settings file with current names, in the same order. `where`: the
+    file, for the warning and for errors."""
     raw = list(_keys(values))
     check_together(raw, f"{where}: ")
     new = _renamed(values, "")
@@ -156,7 +156,7 @@ def _keys(table: dict[str, Any], where: str = "") -> Iterable[str]:
 
 
 def _leaves(table: dict[str, Any], where: str = "") -> dict[str, Any]:
-    """Return the values of a nested table by their current dotted keys."""
+    """Return the values of a nested table by dotted key, with current names."""
     found: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, dict):

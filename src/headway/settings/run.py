@@ -1,7 +1,8 @@
-"""All settings of a run: loaded from a recipe and `key=value` arguments, written to `config.toml`.
+"""All settings of a run. They are loaded from a recipe and `key=value` arguments, and written to
+`config.toml`.
 
-The settings that the user gave are stored beside the resulting values. On resuming, they show
-whether the command is still the same.
+The settings that the user gave are stored in addition to the resulting values. When training is
+resumed, they show whether the command is unchanged.
 """
 
 from __future__ import annotations
@@ -72,10 +73,11 @@ from headway.specs.tasks import ALIASES, SECTIONS, SPECS, Spec
 from headway.specs.values import setting_types
 
 TASK_SECTIONS = SECTIONS
-"""Sections of settings that apply only to the task of the same name."""
+"""Classes of the settings sections that apply only to the task of the same name."""
 
 SETTINGS: Mapping[str, type[Any]] = ChainMap(
-    # first, because tasks of other packages are added to this one; it is iterated last
+    # Task sections come first, because tasks of other packages are added to this mapping. A
+    # ChainMap iterates over its first mapping last.
     TASK_SECTIONS,
     {
         "data": DataSettings,
@@ -91,10 +93,10 @@ SETTINGS: Mapping[str, type[Any]] = ChainMap(
 
 FILE_KEYS = tuple(f"data.{name}" for name in FILES)
 FORMAT = 2
-"""Version of the format of a run's `config.toml`. Other versions are not read."""
+"""Version of the format of a run's `config.toml`. Files with another version are rejected."""
 
 BESIDE = ("format", "task", "fingerprint", "labels", "asked")
-"""Keys at the top level of a `config.toml` other than the sections of settings and the model."""
+"""Top-level keys of a `config.toml` that are neither sections of settings nor the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,33 +118,34 @@ class RunSettings:
     transcribe: TranscribeSettings = TranscribeSettings()
     identify: IdentifySettings = IdentifySettings()
     registered: Mapping[str, object] = field(default_factory=dict)
-    """Settings sections of tasks that other packages add. They are also available as attributes."""
+    """Settings sections of tasks that other packages add, by task. They are also available as
+    attributes."""
 
     augment: AugmentSettings = AugmentSettings()
     start: StartSettings = StartSettings()
     lora: LoraSettings = LoraSettings()
     distil: DistilSettings = DistilSettings()
     labels: tuple[str, ...] = ()
-    """Names of the classes or tags in the training data."""
+    """Names of the classes or tags in the training data; empty for other tasks."""
 
     fingerprint: str = ""
-    """Fingerprint of the prepared data. A run resumes only with the same data."""
+    """Fingerprint of the prepared data. Training resumes only on data with the same fingerprint."""
 
     asked: Overrides = field(default_factory=Overrides)
-    """Settings given by the user: in a recipe, as arguments, as options or in Python."""
+    """Settings that the user gave in a recipe, as arguments, as options or in Python."""
 
     row: Spec | None = field(default=None, compare=False, repr=False)
-    """Row of the task table that fits the data files, once it is known. It is not stored, because
-    the settings of a finished run determine it."""
+    """Row of the task table that fits the data files; None until it is known. It is not stored,
+    because the settings of a finished run determine it."""
 
     files: object = field(default=None, compare=False, repr=False)
-    """Cache of the data files (`data.files.DataFiles`), so that no part of a command opens a file
+    """Cache of the data files (`data.files.DataFiles`), so that a command does not open a file
     again to detect its format. It is not stored."""
 
     @property
     def parent(self) -> str:
-        """The run that provides the model and vocabulary: the teacher or the start run; empty if
-        neither."""
+        """Name of the run that provides the model and vocabulary, either the teacher or the start
+        run; empty if there is none."""
         return self.distil.teacher or self.start.run
 
     if not TYPE_CHECKING:  # type checkers should see only the fields
@@ -155,7 +158,7 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved(RunSettings):
-    """Complete settings of a run: given by the user, or chosen automatically."""
+    """Complete settings of a run, each given by the user, chosen automatically or a default."""
 
     model: ModelSettings = field()
     train: ResolvedTrain = field()
@@ -164,8 +167,8 @@ class Resolved(RunSettings):
 
 
 def overrides_of(settings: RunSettings) -> Overrides:
-    """Return all settings given by the user, including non-default values in settings objects built
-    in Python."""
+    """Return all settings given by the user, including the non-default values in settings objects
+    that were built in Python."""
     found = Overrides() if settings.asked else Overrides({"task": settings.task}, FROM_PYTHON)
     for name in SETTINGS:
         found |= Overrides.from_settings(getattr(settings, name), name)
@@ -190,7 +193,8 @@ def load_run_settings(
     *,
     is_recipe: bool = False,
 ) -> RunSettings:
-    """Load settings from a file, overridden by command options, then by `key=value` arguments.
+    """Return settings loaded from a file, overridden by command-line options, then by `key=value`
+    arguments.
 
     `is_recipe`: all values in the file count as given by the user, even if a run wrote the file.
     """
@@ -216,7 +220,7 @@ def load_run_settings(
     settings = run_settings(values, locate)
     if "asked" in values:
         return replace(settings, asked=Overrides(settings.asked, RunConfigText(text)))
-    # Later origins win, in the same order as for values: recipe, options, arguments.
+    # Later origins have priority, in the same order as for values: recipe, options, arguments.
     places = Overrides(settings.asked, SettingsFile(path.name, text) if path else UNKNOWN)
     for said in (given, named):
         places |= said
@@ -224,7 +228,8 @@ def load_run_settings(
 
 
 def load_model_settings(path: Path | None, overrides: list[str]) -> ModelSettings:
-    """Load the `[model]` section of a file, overridden by arguments such as `model.n_layers=4`."""
+    """Return the `[model]` section of a file, overridden by arguments such as
+    `model.n_layers=4`."""
     text = read_text(path) if path else ""
     values = parse(text, path) if path else {}
     values = {
@@ -259,7 +264,7 @@ def _of_another_machine(values: dict[str, Any]) -> None:
 def load_resolved(
     path: Path, overrides: Sequence[str] = (), given: Mapping[str, object] | None = None
 ) -> Resolved:
-    """Load the `config.toml` of a run, overridden by options and arguments."""
+    """Return the settings in the `config.toml` of a run, overridden by options and arguments."""
     settings = load_run_settings(path, overrides, given)
     if settings.model is None:
         raise FolderError(f"{path} has no [model] section. Name the folder of a finished run.")
@@ -310,8 +315,8 @@ def run_settings(values: dict[str, Any], locate: Locate = no_location) -> RunSet
     if isinstance(model, dict) and ("preset" in model or "family" in model):
         built["model"] = model_settings(model, "model.", locate)
     elif model:
-        # The rest of the model depends on the data, so the changes are checked now against the
-        # task's families.
+        # The other model settings depend on the data, so the changes are checked now against the
+        # families of the task.
         _check_changes(model, SPECS[task].all_families, locate)
     built["asked"] = Overrides(values if asked is None else asked)
     own = {one.name for one in fields(RunSettings)}
@@ -334,7 +339,7 @@ def check_sections(names: Container[str], task: str, locate: Locate = no_locatio
 
 
 TYPED = (OriginKind.SETTING, OriginKind.OPTION, OriginKind.IMPLIED)
-"""Kinds of origin whose text is what the user typed."""
+"""Kinds of origin whose text is the argument as the user typed it."""
 
 
 def check_effect(
@@ -344,16 +349,17 @@ def check_effect(
     chosen: Mapping[str, object] | None = None,
     **known: object,
 ) -> None:
-    """Raise an error for settings without effect, among those from the user and those in `chosen`.
+    """Raise an error for settings without effect, among those given by the user and those in
+    `chosen`.
 
-    `rows`: the rows of the task table that are still possible; there may be several until data is
-    read. `known`: more facts, such as the body of the model.
+    `rows`: the rows of the task table that are still possible. There may be several until the data
+    has been read. `known`: further facts, such as the model type.
     """
     asked = settings.asked
 
     def place(key: str) -> Place:
-        """Return the origin; empty if it is what the user typed, because the error already names
-        it."""
+        """Return the origin of a setting as the prefix of an error. Empty if it is what the user
+        typed, because the error already contains it."""
         origin = asked.origin(key)
         return Place(f"{origin.text}: ") if origin.text and origin.kind not in TYPED else Place()
 
@@ -406,8 +412,8 @@ def _check_changes(model: dict[str, Any], families: Sequence[str], locate: Locat
 
 
 def _provisional_image(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return image settings that are compatible with those given, for checks before the data
-    determines them."""
+    """Return image settings that are compatible with the given ones, for checks before the data
+    determines the rest."""
     loose: dict[str, Any] = {}
     patch, tubelet = asked.get("patch", 1), asked.get("tubelet", 1)
     if "height" in asked or "width" in asked or type(patch) is not int or patch > 224:
@@ -421,10 +427,9 @@ AnyRun = TypeVar("AnyRun", bound=RunSettings)
 
 
 def with_files(settings: AnyRun, files: DataSettings) -> AnyRun:
-    """Return the settings of a run for the files of a test set.
+    """Return the settings of a run with the files of a test set as its data.
 
-    A column name that differs from the training data was given by the caller, so the column must
-    exist.
+    If a column name differs from the training data, the caller gave it, so the column must exist.
     """
     names = {
         f"data.{one.name}": value
@@ -436,8 +441,7 @@ def with_files(settings: AnyRun, files: DataSettings) -> AnyRun:
 
 
 def without_folders(settings: Resolved) -> Resolved:
-    """Return the settings of a finished run with the folders removed from the paths of its data
-    files."""
+    """Return the settings of a finished run, with data files reduced to their names."""
     data = settings.data
     names: dict[str, Any] = {name: tuple(map(file_name, getattr(data, name))) for name in FILES}
     asked = settings.asked.with_names(FILE_KEYS, file_name)
@@ -445,9 +449,9 @@ def without_folders(settings: Resolved) -> Resolved:
 
 
 def resolved_toml(settings: RunSettings) -> str:
-    """Return the complete `config.toml` of a run.
+    """Return the text of the complete `config.toml` of a run.
 
-    A comment after each value gives the reason of a choice or the origin of a setting. Defaults
+    A comment after each value gives the reason for a choice or the origin of a setting. Defaults
     have no comment.
     """
     why = settings.why if isinstance(settings, Resolved) else {}
@@ -489,7 +493,7 @@ def resolved_toml(settings: RunSettings) -> str:
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Describe each setting that differs between two commands, with both values."""
+    """Return a description of each setting that differs between two commands, with both values."""
     return [
         f"{key}: {_shown(before, key)} before, {_shown(now, key)} now"
         for key in sorted(before.keys() | now.keys())
@@ -510,7 +514,8 @@ def _put(values: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def _home(name: str, sections: Mapping[str, type]) -> str:
-    """Return the end of an error about a setting outside its section: its full key."""
+    """Return a suggestion for a setting outside its section, as the end of an error: its full key.
+    Empty if the setting is unknown."""
     for section, cls in sections.items():
         if name in {f.name for f in fields(cls)}:
             return f" Did you mean '{section}.{name}'?"

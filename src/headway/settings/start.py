@@ -11,18 +11,18 @@ from headway.specs.values import TracksExplicit, check_least, check_positive, ch
 
 @dataclass(frozen=True, kw_only=True)
 class StartSettings(TracksExplicit):
-    """Fine-tuning of another run: `--from RUN`."""
+    """Fine-tuning, which starts from the weights of another run (`--from RUN`)."""
 
     run: str = ""
-    """The run whose weights training starts from."""
+    """Name or folder of the run whose weights training starts from. Empty: train from scratch."""
 
     freeze: int = 0
-    """Number of first layers to freeze, together with the embeddings. -1: freeze all but the
-    heads."""
+    """Number of first layers to freeze, together with the embeddings. 0: none. -1: freeze all
+    parameters except the heads."""
 
     layer_decay: float = 1.0
-    """Layer-wise learning-rate decay: factor on the learning rate from each layer to the one
-    below."""
+    """Layer-wise learning-rate decay: factor on the learning rate from each layer to the layer
+    below. 1: no decay."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -39,13 +39,14 @@ class LoraSettings(TracksExplicit):
     """LoRA: low-rank updates of frozen weights (Hu et al. 2021)."""
 
     rank: int = 0
-    """Rank of the LoRA updates. 0: no LoRA, train all weights."""
+    """Rank of the LoRA updates. 0: no LoRA, so all weights are trained."""
 
     alpha: float = 16.0
-    """LoRA scale: updates are multiplied by alpha / rank."""
+    """Scale of the LoRA updates: they are multiplied by alpha / rank."""
 
     targets: Literal["attention", "all"] = "all"
-    """Matrices with LoRA updates: attention only, or feed-forward layers too (`all`)."""
+    """Matrices that get LoRA updates: those of attention only (`attention`), or those of
+    feed-forward layers too (`all`)."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -56,16 +57,16 @@ class LoraSettings(TracksExplicit):
 
 @dataclass(frozen=True, kw_only=True)
 class DistilSettings(TracksExplicit):
-    """Distillation from a teacher run, with the loss terms of DistilBERT and their weights."""
+    """Distillation from a teacher run, with the loss terms of DistilBERT and a weight for each."""
 
     teacher: str = ""
-    """The teacher run."""
+    """Name or folder of the teacher run."""
 
     layers: int | None = None
-    """Number of layers of the student. None: half of the teacher's."""
+    """Number of layers of the student. None: half as many as the teacher."""
 
     temperature: float = 2.0
-    """Softmax temperature for the probabilities of teacher and student."""
+    """Softmax temperature that softens the probabilities of teacher and student."""
 
     soft: float = 5.0
     """Loss weight of matching the teacher's probabilities (soft targets)."""
@@ -74,11 +75,12 @@ class DistilSettings(TracksExplicit):
     """Loss weight of the task itself (hard targets)."""
 
     cosine: float = 1.0
-    """Loss weight of the cosine similarity between the last hidden states."""
+    """Loss weight of the cosine similarity between the last hidden states of student and
+    teacher."""
 
     between: float = 0.0
-    """Loss weight of matching the inputs of each layer to those of the teacher layer it was
-    initialised from."""
+    """Loss weight of matching the inputs of each layer to those of the teacher layer from which it
+    was initialized."""
 
     def __post_init__(self) -> None:
         check_values(self)

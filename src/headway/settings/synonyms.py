@@ -1,4 +1,4 @@
-"""Names from other tools, mapped to the settings, options and methods of headway."""
+"""Names from other tools, with the corresponding settings, options and methods of headway."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ REMARKS = {
     "start.freeze": "the number of first layers; -1: all but the head",
     "lora.rank": "the rank of the LoRA updates",
 }
-"""Notes on settings whose values differ from those of other tools."""
+"""Notes on settings whose meaning or unit differs from the corresponding setting of other tools."""
 
 VALUES = {"classify.balance": "true"}
-"""Values to suggest for settings that have another type in other tools."""
+"""Values to suggest for settings whose type differs from that in other tools."""
 
 NUMBERS = frozenset({"start.freeze", "lora.rank"})
-"""Settings whose value is a number, whereas other tools have a switch or a name."""
+"""Settings that take a number where other tools have a switch or a name."""
 
 NOTHING = "nothing: "
-"""Prefix of explanations why an option is not needed."""
+"""Prefix of an explanation why an option is not needed."""
 
 SEVERAL_GPUS = (
     "--device cuda for one GPU; for several: torchrun --nproc-per-node N -m headway train …"
@@ -129,7 +129,7 @@ IN_PYTHON = dict.fromkeys(
 
 
 def remark_on(argument: str) -> str:
-    """Return advice for an error about an unknown argument; empty if there is none."""
+    """Return advice on an unknown argument, for the end of an error; empty if there is none."""
     return IN_PYTHON.get(argument, "")
 
 
@@ -151,7 +151,7 @@ OF_RUN = {
     "cuda": 'run.to("cuda")',
     "cpu": 'run.to("cpu")',
 }
-"""Calls on a run that correspond to method names of other libraries."""
+"""Equivalent calls on a run, by the method names of other libraries."""
 
 OF_EVALUATE = dict.fromkeys(
     ("input", "file", "test"), "a file after the run: headway evaluate RUN FILE"
@@ -159,8 +159,8 @@ OF_EVALUATE = dict.fromkeys(
 
 
 def training_setting(name: str) -> str | None:
-    """Return the full key of a training setting that was typed without its section: `epochs` is
-    `train.epochs`."""
+    """Return the full key of a training setting that was typed without its section, such as
+    `train.epochs` for `epochs`. None if there is no such setting."""
     from headway.settings.train import TrainSettings
 
     key = f"train.{name.lstrip('-').replace('-', '_')}"
@@ -169,14 +169,14 @@ def training_setting(name: str) -> str | None:
 
 
 def setting_here(name: str) -> str | None:
-    """Return the setting that corresponds to a name in another tool: `learning_rate` is
-    `train.lr`."""
+    """Return the setting that corresponds to a name in another tool, such as `train.lr` for
+    `learning_rate`. None if there is none."""
     return SETTINGS.get(name.lower().replace("-", "_"))
 
 
 def setting_with(name: str, value: object) -> str:
     """Return the setting that corresponds to a name in another tool, as an item of a Python
-    mapping: `"classify.balance": True`."""
+    mapping, such as `"classify.balance": True`."""
     key = str(setting_here(name))
     known = {"true": True}.get(VALUES.get(key, ""), value)
     is_other = key == "train.batch_tokens" or (key in NUMBERS and type(value) is not int)
@@ -193,8 +193,8 @@ def option_here(
 ) -> str | None:
     """Return the option or setting that corresponds to an option of another tool.
 
-    `command`: the command that it was given to. `own`: names of the settings that the command
-    takes, by section. `options`: its options.
+    `command`: the command to which it was given. `own`: names of the settings that the command
+    accepts, by section. `options`: names of its options.
     """
     name = option.lstrip("-").lower().replace("-", "_")
     known = OPTIONS | (OF_TRAIN if command in ("train", "check") else OF_USE)

@@ -1,4 +1,4 @@
-"""The row of the task table that fits the settings of a run."""
+"""Find the row of the task table that fits the settings of a run."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 
 def possible(settings: RunSettings) -> tuple[Spec, ...]:
-    """Return the rows of the task table that fit the settings of a run. There is one row, unless
-    only the files themselves show whether they are images, video or audio."""
+    """Return the rows of the task table that fit the settings of a run.
+
+    There is one row, unless the files have to be opened to detect whether they are images, video or
+    audio.
+    """
     rows = SPECS[settings.task].rows
     if len(rows) == 1:
         return rows
@@ -54,7 +57,8 @@ def _moving(frames: int) -> Modality:
 
 
 def spec_of(task: str | RunSettings) -> Spec:
-    """Return the row of the task table for a run, or the first row of a task given by its name."""
+    """Return the row of the task table for a run, or the first row of the task with the given
+    name."""
     if not isinstance(task, str):
         return possible(task)[0]
     alias = ALIASES.get(task)
@@ -64,7 +68,7 @@ def spec_of(task: str | RunSettings) -> Spec:
 
 
 def check_task_name(task: str) -> str:
-    """Return the word if it is a task or an alias of one; otherwise raise an error."""
+    """Return the given word if it is the name or an alias of a task; otherwise raise an error."""
     if task not in (*SPECS, *ALIASES):
         raise ConfigError(f"unknown task {task!r}.{suggest(task, [*SPECS, *ALIASES])}")
     return task

@@ -23,8 +23,10 @@ from headway.specs.values import check_least
 
 
 class WordShape(IntEnum):
-    """Kinds of word shape, an extra input besides the tokens. The numbers must not change, because
-    trained weights depend on them."""
+    """Kinds of word shape (capitalization and digits), an optional input in addition to the tokens.
+
+    The numbers must not change, because trained weights depend on them.
+    """
 
     LOWER = 0
     CAPITALISED = 1
@@ -50,26 +52,26 @@ SHAPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class TextSettings(BodySettings):
-    """Settings that all text families share: vocabulary and token embeddings."""
+    """Settings of the vocabulary and the token embeddings, which all text families share."""
 
     vocab_size: int = 37_000
-    """Vocabulary size in tokens. In a run it follows from the tokenizer."""
+    """Vocabulary size in tokens. In a run, it is determined by the tokenizer."""
 
     embedding_scale: bool = True
     """Multiply token embeddings by √d_model."""
 
     embedding_norm: bool = False
-    """Normalise the sum of embeddings, as in BERT."""
+    """Normalize the sum of the embeddings, as in BERT."""
 
     head_bias: bool = False
-    """Add a bias per token to the logits."""
+    """Add a bias to the logit of each token."""
 
     embeddings: str | None = None
-    """File of word vectors that initialise the token embeddings, in the text format of word2vec or
-    GloVe."""
+    """File of word vectors that initialize the token embeddings, in the text format of word2vec or
+    GloVe. None: random initialization."""
 
     tune_embeddings: bool = True
-    """Train word vectors from a file further."""
+    """Continue to train word vectors that were read from a file."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,20 +83,21 @@ class Seq2SeqSettings(TextSettings):
     """The encoder-decoder of "Attention Is All You Need"."""
 
     decoder: StackSettings = SHARED
-    """Sizes of the decoder, where they differ from those of the encoder."""
+    """Settings of the decoder that differ from those of the encoder."""
 
     source_vocab_size: int | None = None
     """Source vocabulary size. None: one vocabulary for source and target (`vocab_size`)."""
 
     tie: Literal["all", "source-target", "source-softmax", "target-softmax", "none"] = "all"
-    """Weight tying: which of source embedding, target embedding and softmax share one matrix."""
+    """Weight tying: which of the source embedding, the target embedding and the softmax share one
+    matrix."""
 
     scale_head: bool = False
     """Divide hidden states by √d_model before the softmax, as T5 does with a tied softmax."""
 
     source_attention: Literal["dot", "additive", "last"] = "dot"
     """How recurrent and convolutional decoders read the encoder: one head of dot-product attention
-    (`dot`), additive attention (`additive`), or only the last state (`last`)."""
+    (`dot`), additive attention (`additive`), or only the last state of the encoder (`last`)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -151,38 +154,40 @@ class EncoderSettings(TextSettings):
     init: InitScheme = "bert"
 
     d_embedding: int | None = None
-    """Width of the embeddings, projected to `d_model` as in ALBERT. None: `d_model`."""
+    """Width of the embeddings, which are projected to `d_model` as in ALBERT. None: equal to
+    `d_model`."""
 
     share_layers: bool = False
     """Share the weights of all layers, as in ALBERT."""
 
     n_segments: int = 2
-    """Number of segment embeddings. 2: sentences A and B, as in BERT; 8: word shapes, for taggers
-    whose tokenizer ignores case; 0: none, as in DistilBERT."""
+    """Number of segment embeddings. 0: none, as in DistilBERT. 2: sentences A and B, as in BERT. 8:
+    word shapes, for taggers whose tokenizer ignores case."""
 
     token_dropout_mask: int | None = None
-    """Number of the mask token in models with ESM's token dropout. Its embedding is zero, and all
-    others are multiplied by 0.88 / (1 - share of masked tokens). None: no token dropout."""
+    """Id of the mask token in models with ESM's token dropout. Its embedding is zero, and all
+    others are multiplied by 0.88 / (1 - fraction of masked tokens). None: no token dropout."""
 
     heads: tuple[Literal["words", "pooled", "classes", "tags"], ...] = ("words", "pooled")
-    """Output heads: masked tokens (`words`), BERT's pooled vector, classes of a text, tags of
-    words."""
+    """Output heads: masked tokens (`words`), BERT's pooled vector (`pooled`), classes of a text
+    (`classes`), tags of words (`tags`)."""
 
     pooling: Pooling = "first"
-    """How a text becomes one vector: the first token, the last, or the mean of all."""
+    """Pooling of a text into one vector: the first token, the last token, or the mean of all."""
 
     pooler: Literal["tanh", "relu"] = "tanh"
-    """Activation of the pooled head: `tanh` in BERT and RoBERTa, `relu` in DistilBERT."""
+    """Activation function of the pooled head: `tanh` in BERT and RoBERTa, `relu` in DistilBERT."""
 
     n_labels: int = 0
-    """Number of classes or tags, with such a head."""
+    """Number of classes or tags, if there is a `classes` or `tags` head."""
 
     tag_transitions: bool = False
-    """Add transition scores between neighbouring tags: a linear-chain CRF."""
+    """Add transition scores between neighbouring tags, which makes the tagger a linear-chain
+    CRF."""
 
     ngrams: int = 0
-    """Buckets of an n-gram table that is fitted before training. Its label scores are averaged with
-    those of the model. 0: no table."""
+    """Number of buckets of an n-gram table that is fitted before training. Its label scores are
+    averaged with those of the model. 0: no table."""
 
     tie: bool = True
     """Share the embedding matrix with the softmax."""
@@ -242,26 +247,29 @@ class DecoderSettings(TextSettings):
     init: InitScheme = "gpt2"
 
     heads: tuple[Literal["words", "classes", "tags"], ...] = ("words",)
-    """Output heads: the next token (`words`), classes of a text, tags of words."""
+    """Output heads: the next token (`words`), classes of a text (`classes`), tags of words
+    (`tags`)."""
 
     pooling: Pooling = "last"
-    """How a text becomes one vector: only the last token has seen the whole text."""
+    """Pooling of a text into one vector. The default is the last token, because only it has seen
+    the whole text."""
 
     n_labels: int = 0
-    """Number of classes or tags, with such a head."""
+    """Number of classes or tags, if there is a `classes` or `tags` head."""
 
     tag_transitions: bool = False
-    """Add transition scores between neighbouring tags: a linear-chain CRF."""
+    """Add transition scores between neighbouring tags, which makes the tagger a linear-chain
+    CRF."""
 
     tie: bool = True
     """Share the embedding matrix with the softmax."""
 
     order: int = 5
-    """With `ngram`: longest n-gram in tokens, including the predicted one."""
+    """With `ngram`: maximum length of an n-gram in tokens, including the predicted token."""
 
     single_head: HeadIn = "every"
-    """With `sha-rnn`: layers with the single attention head: every layer, only the second-last, or
-    none."""
+    """With `sha-rnn`: which layers have the single attention head: every layer, only the
+    second-last, or none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Read settings from TOML, with line numbers for errors, and write all settings as TOML."""
+"""Read settings from TOML, with line numbers for errors, and write settings as TOML."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def parse(text: str, path: Path) -> dict[str, Any]:
 
 
 def line_of(text: str, key: str) -> int | None:
-    """Return the line on which a dotted key is set, in valid TOML."""
+    """Return the line number on which a dotted key is set, in valid TOML."""
     return lines_of(text).get(key)
 
 
@@ -53,8 +53,8 @@ def lines_of(text: str) -> dict[str, int]:
     """Return the line number of each dotted key and section, by its current name, in valid TOML.
 
     The line is that of the first statement after which the TOML parser knows the key. Quoting,
-    dotted names and inline tables therefore need no second parser. Quadratic in the length of the
-    file, but it runs only to report an error or to write a run.
+    dotted names and inline tables therefore need no second parser. The time is quadratic in the
+    length of the file, but the function runs only to report an error or to write a run.
     """
     lines = text.split("\n")
     start = 1
@@ -78,8 +78,8 @@ def _keys(values: dict[str, Any], where: str) -> Iterator[str]:
 
 
 def comments_of(text: str) -> dict[str, dict[str, str]]:
-    """Return the comments after the values of each section, in text that headway wrote with one
-    value per line."""
+    """Return the comments after values, by section and key. The text must have been written by
+    headway, with one value per line."""
     found: dict[str, dict[str, str]] = {}
     section = ""
     for line in text.split("\n"):
@@ -96,8 +96,8 @@ def comments_of(text: str) -> dict[str, dict[str, str]]:
 
 
 def _current_name(section: str, name: str) -> tuple[str, str]:
-    """Return the current names of a section and a setting. Keys in `[asked]` already contain their
-    section."""
+    """Return the current names of a section and a setting. Keys in the section `[asked]` already
+    contain their own section."""
     if section == "asked":
         return section, current(name)
     section, _, name = current(f"{section}.{name}").rpartition(".")
@@ -122,15 +122,16 @@ def no_comment(key: str) -> str:
 
 
 def to_toml(settings: ModelSettings, comment: Comment = no_comment) -> str:
-    """Return the complete `[model]` section as TOML. Loading it gives equal settings."""
+    """Return model settings as a complete `[model]` section in TOML. Loading it gives equal
+    settings."""
     return section_toml("model", settings, comment, family=family_of(settings))
 
 
 def section_toml(name: str, settings: Any, comment: Comment = no_comment, **first: str) -> str:
-    """Return a section as TOML: its values, then one table for each nested group of settings.
+    """Return a section of settings as TOML: its values, then one table for each nested group.
 
-    TOML has no null, so None is written by leaving the key out. None may therefore only be a
-    default. Counts that an externally trained run lacks are left out too.
+    TOML has no null, so a key whose value is None is left out. None may therefore only be a
+    default. Counts that are unknown, because other software trained the weights, are left out too.
     """
     lines, tables = [f"[{name}]"], []
 

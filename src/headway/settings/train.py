@@ -1,4 +1,4 @@
-"""Settings of training: batches, optimiser, schedule, evaluation and checkpoints."""
+"""Settings of training: batches, optimizer, schedule, evaluation and checkpoints."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from headway.specs.values import TracksExplicit, check_least, check_positive, ch
 Schedule = Literal["noam", "inverse-sqrt", "cosine", "linear", "constant", "trapezoid"]
 
 FLOOR_SCHEDULES = ("cosine", "linear")
-"""Schedules that end at `floor`, instead of 0."""
+"""Learning-rate schedules that end at `floor` instead of 0."""
 
 
 COUNTS = ("steps", "batch_tokens", "micro_tokens", "bucket_steps", "eval_every", "save_every")
-"""Settings that the user may leave open but every run of ours has."""
+"""Settings that the user may leave open. Runs trained by headway always have a value for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings(TracksExplicit):
-    """Training. None: chosen from the data, the model and the device, and recorded in
+    """Settings of training. None: chosen from the data, the model and the device, and recorded in
     `config.toml`."""
 
     seed: int = 1
-    """Random seed of the initial weights, the order of the data and dropout."""
+    """Random seed for the initial weights, the order of the data and dropout."""
 
     steps: int | None = None
-    """Total number of optimiser steps."""
+    """Total number of optimizer steps."""
 
     epochs: float | None = None
-    """Length of training in passes over the data, as an alternative to `steps`."""
+    """Number of passes over the training data, as an alternative to `steps`."""
 
     batch_tokens: int | None = None
-    """Batch size: target tokens per optimiser step, over all micro-batches and ranks."""
+    """Batch size: number of target tokens per optimizer step, over all micro-batches and ranks."""
 
     micro_tokens: int | None = None
-    """Micro-batch size in target tokens. Larger batches are accumulated (gradient accumulation). It
-    affects memory and speed, never the gradient."""
+    """Micro-batch size in target tokens. The gradients of several micro-batches are accumulated to
+    a batch (gradient accumulation). It affects memory and speed, never the gradient."""
 
     bucket_steps: int | None = None
     """Length bucketing: number of steps whose examples are sorted by length together, so that each
-    step has examples of similar length. 1: no sorting. None: 32 on a CPU, where this is faster; 1
-    on a GPU, where all steps then fit one fixed shape."""
+    step has examples of similar length. 1: no sorting. None: 32 on a CPU, where sorting is faster.
+    1 on a GPU, where all steps then fit one fixed shape."""
 
     optimizer: Literal["adam", "adamw", "muon", "lamb"] = "adam"
-    """Optimiser. `muon` updates hidden matrices and Adam the rest. `lamb` scales each
-    update by the norm of the matrix; the SHA-RNN was trained with it."""
+    """Optimizer. `muon` updates hidden matrices with Muon and all other parameters with Adam.
+    `lamb` scales each update by the norm of the matrix; the SHA-RNN was trained with it."""
 
     lr: float | None = None
     """Peak learning rate. None: with `noam`, d_model^-0.5 · warmup^-0.5, where a warm-up below 4000
@@ -56,46 +56,47 @@ class TrainSettings(TracksExplicit):
     """Learning-rate schedule."""
 
     warmup: int | None = None
-    """Warm-up steps until the peak learning rate. None: a tenth of the steps (half with `noam`), at
-    most 4000."""
+    """Number of warm-up steps until the peak learning rate. None: a tenth of the steps (half with
+    `noam`), at most 4000."""
 
     cooldown: float = 0.2
-    """With `trapezoid`: the share of steps in which the learning rate falls to zero."""
+    """With `trapezoid`: fraction of the steps in which the learning rate falls to zero."""
 
     floor: float = 0.0
-    """With `cosine` and `linear`: final learning rate as a share of the peak."""
+    """With `cosine` and `linear`: final learning rate as a fraction of the peak."""
 
     beta1: float = 0.9
-    """Adam's beta1: decay of the mean of gradients."""
+    """Adam's beta1: decay of the moving average of gradients."""
 
     beta2: float = 0.98
-    """Adam's beta2: decay of the mean of squared gradients."""
+    """Adam's beta2: decay of the moving average of squared gradients."""
 
     eps: float = 1e-9
-    """Adam's epsilon."""
+    """Adam's epsilon, which is added to the denominator of each update."""
 
     weight_decay: float = 0.0
-    """Weight decay of matrices, with `adamw`, `muon` and `lamb`."""
+    """Weight decay of matrices, with `adamw`, `muon` and `lamb`. 0: none."""
 
     clip: float = 0.0
-    """Gradient clipping: largest norm of the gradient. 0: no clipping."""
+    """Gradient clipping: maximum norm of the gradient. 0: no clipping."""
 
     label_smoothing: float = 0.1
-    """Label smoothing: probability mass moved from the correct class to others."""
+    """Label smoothing: probability mass moved from the correct class to other classes. 0: none."""
 
     label_smoothing_kind: Literal["paper", "torch"] = "paper"
-    """Label smoothing over the wrong classes only (`paper`), or over all classes as in PyTorch."""
+    """Classes over which label smoothing spreads the mass: the wrong classes only (`paper`), or all
+    classes as in PyTorch (`torch`)."""
 
     rdrop: float = 0.0
-    """Weight of the R-Drop loss, which makes two passes with different dropout agree. Doubles the
-    work. 0: off."""
+    """Weight of the R-Drop loss, which makes two forward passes with different dropout agree. It
+    doubles the computation. 0: off."""
 
     ema: float = 0.0
-    """Decay of an exponential moving average (EMA) of the weights, which is then evaluated. 0:
-    none."""
+    """Decay of an exponential moving average (EMA) of the weights. Evaluation uses
+    the averaged weights. 0: no average."""
 
     threads: int | None = None
-    """CPU threads. None: all cores, or fewer while other programs keep them busy."""
+    """Number of CPU threads. None: all cores, or fewer while other programs keep them busy."""
 
     gradient_checkpointing: bool = False
     """Gradient checkpointing: recompute activations in the backward pass to save memory."""
@@ -108,32 +109,34 @@ class TrainSettings(TracksExplicit):
     training is long enough to benefit; `yes` always compiles; `no` does neither."""
 
     eval_every: int | None = None
-    """Steps between evaluations. None: 20 evaluations per run."""
+    """Number of steps between evaluations. None: 20 evaluations per run."""
 
     save_every: int | None = None
-    """Steps between checkpoints. None: at every evaluation."""
+    """Number of steps between checkpoints. None: a checkpoint at every evaluation."""
 
     metric: str | None = None
-    """Metric that selects the best checkpoint: a metric of the task, or `loss`. None: the main
-    metric of the task."""
+    """Metric that selects the best checkpoint, either a metric of the task or `loss`. None: the
+    main metric of the task."""
 
     patience: int = 0
-    """Early stopping: stop after this many evaluations without improvement. 0: never."""
+    """Early stopping: number of evaluations without improvement after which training stops. 0:
+    never."""
 
     keep: int = 5
-    """Number of newest checkpoints to keep, besides the best one."""
+    """Number of newest checkpoints to keep, in addition to the best one."""
 
     average: int = 5
     """Number of newest checkpoints whose weights are averaged at the end. 1: no averaging."""
 
     tensorboard: bool = False
-    """Also write TensorBoard files to the run folder. Needs the extra `tensorboard`."""
+    """Write TensorBoard files to the run folder. Needs the extra `tensorboard`."""
 
     max_bad_steps: int = 10
-    """Stop after this many consecutive steps whose loss or gradient is NaN or infinite."""
+    """Maximum number of consecutive steps whose loss or gradient is NaN or infinite, after which
+    training stops."""
 
     least: ClassVar[int] = 1
-    """Lower limit of the settings in `COUNTS`."""
+    """Minimum of each setting in `COUNTS`."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -170,7 +173,8 @@ class TrainSettings(TracksExplicit):
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedTrain(TrainSettings):
-    """Complete training settings. Counts are 0 if other software trained the weights."""
+    """Complete training settings, in which no value is None. Counts are 0 if other software trained
+    the weights."""
 
     least: ClassVar[int] = 0
 
@@ -184,20 +188,20 @@ class ResolvedTrain(TrainSettings):
 
     @property
     def unset(self) -> tuple[str, ...]:
-        """Counts that are unknown because other software trained the weights."""
+        """Names of the counts that are unknown because other software trained the weights."""
         return tuple(name for name in COUNTS if not getattr(self, name))
 
     @classmethod
     def stored(cls, train: TrainSettings, metric: str) -> ResolvedTrain:
-        """Return the training settings of a stored run. Counts may be missing if other software
-        trained it. `metric`: the main metric of the task."""
+        """Return the complete training settings of a stored run. Counts may be missing if other
+        software trained it. `metric`: the main metric of the task."""
         values = {one.name: getattr(train, one.name) for one in fields(TrainSettings)}
         values |= {name: 0 for name in COUNTS if values[name] is None}
         return cls(**{**values, "metric": values["metric"] or metric})
 
     @classmethod
     def of(cls, train: TrainSettings) -> ResolvedTrain:
-        """Convert training settings in which every value is set."""
+        """Return training settings as `ResolvedTrain`. Every value must be set."""
         values = {one.name: getattr(train, one.name) for one in fields(TrainSettings)}
         missing = [name for name in (*COUNTS, "metric") if values[name] is None]
         assert not missing, f"not resolved yet: {missing}"

@@ -12,8 +12,8 @@ from headway.settings.text import Seq2SeqSettings
 from headway.specs.values import check_least, check_values
 
 GRID_STRIDE = 8
-"""Distance in pixels between cells of the convolutional feature grid: three layers each halve the
-resolution."""
+"""Distance in pixels between neighbouring positions of the convolutional feature map: three layers
+each halve the resolution."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,52 +21,52 @@ class ImageSettings:
     """Image and video input: images are cut into patches, videos into tubelets."""
 
     height: int = 224
-    """Image height for training, in pixels. Other sizes can be predicted too."""
+    """Height of training images in pixels. Images of other sizes can be predicted, too."""
 
     width: int = 224
-    """Image width for training, in pixels."""
+    """Width of training images in pixels."""
 
     channels: int = 3
-    """Colour channels. 3: colour; 1: greyscale."""
+    """Number of colour channels. 3: colour. 1: greyscale."""
 
     patch: int = 16
     """Side length of a patch in pixels."""
 
     stride: int | None = None
-    """Distance between patches in pixels. None: equal to `patch`, without overlap."""
+    """Distance between patches in pixels. None: equal to `patch`, so patches do not overlap."""
 
     frames: int = 1
-    """Frames per video. 1: images."""
+    """Number of frames per video. 1: images."""
 
     tubelet: int = 1
-    """Number of frames that one video patch spans."""
+    """Number of consecutive frames that one patch of a video spans."""
 
     stem: Literal["patches", "conv", "grid"] = "patches"
-    """How pixels are turned into tokens: a linear projection of each patch (ViT), convolutions
-    before that projection, or the grid cells of a small convolutional network (Show, Attend and
-    Tell)."""
+    """Conversion of pixels to tokens: a linear projection of each patch (`patches`, as in ViT),
+    convolutions before that projection (`conv`), or the feature map of a small convolutional
+    network (`grid`, as in Show, Attend and Tell)."""
 
     stem_width: int = 64
-    """Channels of the first convolution of the stem."""
+    """Number of channels of the first convolution of the stem."""
 
     stem_layers: int = 2
-    """Number of convolutions with `stem = "conv"`."""
+    """Number of convolutions, with `stem = "conv"`."""
 
     class_token: bool = True
     """Prepend a class token, as in ViT."""
 
     distil_token: bool = False
-    """Add a distillation token that learns from a teacher, as in DeiT."""
+    """Prepend a distillation token that learns from a teacher, as in DeiT."""
 
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
-    """Positional encoding of the patches, interpolated for sizes other than `height` and
-    `width`."""
+    """Positional encoding of the patches. It is interpolated for images that differ from `height`
+    and `width`."""
 
     mean: tuple[float, ...] = (0.5,)
-    """Mean subtracted from pixel values (0 to 1): one number, or one per channel."""
+    """Mean that is subtracted from pixel values (0 to 1): one number, or one per channel."""
 
     std: tuple[float, ...] = (0.5,)
-    """Standard deviation that pixel values are divided by: one number, or one per channel."""
+    """Standard deviation by which pixel values are divided: one number, or one per channel."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -113,11 +113,12 @@ class ImageSettings:
 
     @property
     def grid(self) -> tuple[int, int, int]:
-        """Grid of patches of an image of the training size, as (time, height, width)."""
+        """Number of patches of a training image along each axis, as (time, height, width)."""
         return self.grid_of(self.frames, self.height, self.width)
 
     def grid_of(self, frames: int, height: int, width: int) -> tuple[int, int, int]:
-        """Return the grid of patches for any image size in pixels, as (time, height, width)."""
+        """Return the number of patches along each axis, as (time, height, width), for an image of
+        any size in pixels."""
         time = max(1, frames // self.tubelet)
         if self.stem == "grid":
             return time, -(-height // GRID_STRIDE), -(-width // GRID_STRIDE)
@@ -150,14 +151,14 @@ class ImageEncoderSettings(BodySettings):
     """How images and videos are turned into tokens."""
 
     heads: tuple[Literal["classes", "distilled", "rebuild", "pooled"], ...] = ("classes",)
-    """Output heads: classes, classes from the distillation token (`distilled`), reconstruction of
+    """Output heads: `classes`, classes from the distillation token (`distilled`), reconstruction of
     masked patches (`rebuild`), ViT's pooler (`pooled`)."""
 
     pooling: Literal["first", "mean"] = "first"
-    """Input of the classifier: the class token, or the mean of all tokens."""
+    """Input of the classifier: the class token (`first`), or the mean of all tokens (`mean`)."""
 
     n_labels: int = 1000
-    """Number of classes, with a `classes` head."""
+    """Number of classes, if there is a `classes` head."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -176,7 +177,7 @@ class ImageEncoderSettings(BodySettings):
 
 @dataclass(frozen=True, kw_only=True)
 class MediaSeq2SeqSettings(Seq2SeqSettings):
-    """An encoder of images, videos or audio and a text decoder."""
+    """Settings of an encoder of images, videos or audio with a text decoder."""
 
     vocab_size: int = 1000
     d_model: int = 256
@@ -200,7 +201,7 @@ class MediaSeq2SeqSettings(Seq2SeqSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class ImageSeq2SeqSettings(MediaSeq2SeqSettings):
-    """A captioning model: an image or video encoder and a text decoder."""
+    """A captioning model, consisting of an image or video encoder and a text decoder."""
 
     max_len: int = 128
     image: ImageSettings = ImageSettings(class_token=False)
@@ -221,7 +222,8 @@ def check_grid_width(settings: BodySettings, image: ImageSettings) -> None:
 
 
 def check_no_added_positions(settings: BodySettings, section: str) -> None:
-    """Raise an error for added positions: media get them from their input settings."""
+    """Raise an error for positional encodings that are added to embeddings, because media models
+    set them in their input settings."""
     if settings.positions in ("learned", "sinusoidal", "sinusoidal-halves"):
         raise ConfigError(
             f"positions={settings.positions!r} applies only to text. Set {section}.positions "

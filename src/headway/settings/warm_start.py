@@ -1,4 +1,5 @@
-"""Model settings of a run that starts from another run: what it inherits and what may differ."""
+"""Model settings of a run that starts from another run: which settings it inherits, and which may
+differ."""
 
 from __future__ import annotations
 
@@ -26,17 +27,19 @@ if TYPE_CHECKING:
 MAY_DIFFER = {"heads", "n_labels", "ngrams", "pooling", "pooler", "tag_transitions", "tie",
               "head_bias", "max_len", "dropout", "attention_dropout", "ff_dropout", "init",
               "embeddings", "tune_embeddings", "ctc"}  # fmt: skip
-"""Model settings that may differ from the parent run: they affect only heads or have no weights."""
+"""Model settings that may differ from the parent run, because they affect only heads or have no
+weights."""
 
 WITH_DECODER = {"encoder": "seq2seq", "image-encoder": "image-seq2seq",
                 "audio-encoder": "audio-seq2seq"}  # fmt: skip
-"""Encoder-decoder family that results from adding a decoder to each encoder family."""
+"""Encoder-decoder families by the encoder family to which a decoder is added."""
 
 OF_DECODER = frozenset({"decoder", "vocab_size", "source_vocab_size", "scale_head"})
-"""Settings of an encoder-decoder that are not determined by the encoder run it starts from."""
+"""Settings of an encoder-decoder that the encoder run it starts from does not determine."""
 
 WITHOUT_VECTORS: dict[str, Any] = {"embeddings": None, "tune_embeddings": True}
-"""Reset values of the word-vector settings, which the parent run has already applied."""
+"""Default values of the word-vector settings. They replace those of the parent run, whose
+embeddings already contain the vectors."""
 
 
 def model_from(
@@ -46,12 +49,12 @@ def model_from(
     run: str,
     grown: ModelSettings | None = None,
 ) -> ModelSettings:
-    """Return the model settings of a run that starts from another: those of the parent with new
+    """Return the model settings of a run that starts from another: those of the parent, with new
     heads.
 
     `needs`: model settings that the new task requires (heads and labels). `asked`: model settings
-    from the user, by name, dotted inside sections (`rope.base`). `grown`: the parent's model with a
-    decoder added.
+    from the user by name, dotted inside sections (`rope.base`). `grown`: settings of the parent's
+    model with a decoder added, or None without a decoder.
     """
     old, model = model, grown or model
     for name in ("preset", "family"):
@@ -79,14 +82,14 @@ def model_from(
 
 
 def gets_decoder(old: ModelSettings, family: str) -> bool:
-    """Whether a model of this family consists of the old encoder and a newly initialised
+    """Whether a model of this family consists of the parent's encoder and a newly initialized
     decoder."""
     return WITH_DECODER.get(family_of(old)) == family
 
 
 def with_decoder(encoder: ModelSettings, run: str, room: int = 0) -> ModelSettings:
-    """Return the settings of an encoder-decoder with this encoder and a decoder of half its depth.
-    `room`: number of positions that the model must have."""
+    """Return the settings of an encoder-decoder with the given encoder and a decoder of half its
+    depth. `room`: minimum number of positions of the model."""
     kind = FAMILY_SETTINGS[WITH_DECODER[family_of(encoder)]]
     if getattr(encoder, "share_layers", False) or getattr(encoder, "d_embedding", None):
         raise ConfigError(
@@ -115,8 +118,8 @@ def with_decoder(encoder: ModelSettings, run: str, room: int = 0) -> ModelSettin
 
 
 def _keeps_pooler(model: ModelSettings, changes: Mapping[str, Any]) -> bool:
-    """Whether the classes are predicted from the parent's pooler, which transforms the first
-    token."""
+    """Whether classes are predicted from the output of the parent's pooler, which transforms the
+    first token."""
     pooling = changes.get("pooling", getattr(model, "pooling", None))
     has = "pooled" in getattr(model, "heads", ())
     return has and pooling == "first" and "classes" in changes["heads"]
@@ -147,7 +150,8 @@ def check_task(name: str, settings: RunSettings, old: ModelSettings) -> None:
 def check_same(
     name: str, old: ModelSettings, new: ModelSettings, *, may_grow: bool = False
 ) -> None:
-    """Raise an error if the old weights would have another meaning in the new model.
+    """Raise an error if a setting would change the meaning of the parent's weights in the new
+    model.
 
     The old model may be the encoder of a new encoder-decoder. `may_grow`: the new model may have
     more segments, and more tokens at the end of the vocabulary.
@@ -186,13 +190,14 @@ def check_same(
 
 
 def _weighty(model: ModelSettings, key: str) -> Any:
-    """Return a setting without parts that do not affect weights, such as the padding of audio."""
+    """Return the value of a setting, without parts that do not affect weights, such as the padding
+    of audio."""
     value = getattr(model, key)
     return replace(value, pad_s=0.0) if isinstance(value, AudioSettings) else value
 
 
 def vocab_size_of(model: ModelSettings) -> int:
-    """Return the vocabulary size that the model has weights for; 0 if it neither reads nor writes
+    """Return the vocabulary size for which the model has weights; 0 if it neither reads nor writes
     tokens."""
     if isinstance(model, AudioEncoderSettings) and "ctc" not in model.heads:
         return 0

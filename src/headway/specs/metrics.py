@@ -1,4 +1,4 @@
-"""Records of the metrics that tasks report: names, units and which direction is better."""
+"""Names, units and directions of the metrics that tasks report."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headway.errors import ConfigError, suggest
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     name: str
-    """Name in `metrics.jsonl` and for `train.metric`."""
+    """Name of the metric in `metrics.jsonl` and as a value of `train.metric`."""
 
     label: str
-    """Name in tables, reports and pages."""
+    """Name of the metric in tables, reports and pages."""
 
     lower: bool = False
     """Whether lower values are better."""
@@ -26,8 +26,8 @@ class Metric:
 
     @property
     def most(self) -> float | None:
-        """The largest possible value; None: no limit. Error rates, for example, may exceed 100
-        %."""
+        """The largest possible value, or None if there is no limit. Error rates, for example, may
+        exceed 100 %."""
         in_percent = self.unit == "%" or self.name in ("bleu", "chrf")
         return 100.0 if in_percent and not self.lower else None
 
@@ -40,7 +40,7 @@ class Metric:
 
     @property
     def axis(self) -> str:
-        """Label with its unit, for the heads of table columns and chart axes."""
+        """Label with the unit, for the headings of table columns and chart axes."""
         return f"{self.label}, {self.unit}" if self.unit else self.label
 
     def better(self, one: float, other: float) -> bool:
@@ -102,8 +102,8 @@ def named_metric(name: str, better: object) -> Metric:
 
 
 def custom_metrics_of(asked: Mapping[str, object]) -> dict[str, Metric]:
-    """Return the custom metrics of a run from its `metrics.NAME` settings, which are `lower` or
-    `higher`: the better direction."""
+    """Return the custom metrics of a run from its `metrics.NAME` settings. Their values, `lower` or
+    `higher`, give the better direction."""
     keys = {key.removeprefix("metrics."): one for key, one in asked.items()
             if key.startswith("metrics.")}  # fmt: skip
     return {name: named_metric(name, better) for name, better in keys.items()}
@@ -119,8 +119,8 @@ def check_metric(
     names: Sequence[str],
     locate: Callable[[str], object] | None = None,
 ) -> None:
-    """Raise a `ConfigError` if the task does not have this metric. `locate` returns the file and
-    line that the message begins with."""
+    """Raise a `ConfigError` if the task does not have this metric. `locate` returns the prefix of
+    the error, such as the file and line."""
     if metric is not None and metric not in names:
         near, where = suggest(metric, names), locate("train.metric") if locate else ""
         raise ConfigError(

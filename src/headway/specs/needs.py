@@ -1,4 +1,4 @@
-"""Columns of data that tasks need, with the names under which they are recognised."""
+"""Data columns that tasks need, with the names under which they are recognized in files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Literal
 MediaModality = Literal["image", "video", "audio"]
 
 Modality = Literal["text"] | MediaModality
-"""Kind of input that a model reads."""
+"""Modality of the input that a model reads."""
 
 
 DataKind = str
-"""Kind of values in a data column: a key of `data.columns.column.KINDS`."""
+"""Type of the values in a data column: a key of `data.columns.column.KINDS`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,16 +20,16 @@ class Need:
     """A data column that a task uses."""
 
     name: str
-    """Name of the column in the task. The setting `data.NAME_field` gives its name in files."""
+    """Name of the column in the task. The setting `data.NAME_field` gives its name in the files."""
 
     kinds: frozenset[DataKind]
     role: Literal["input", "target"]
-    """Whether the column is an input or a target. Targets are what a run predicts, so inputs for
+    """Whether the column is an input or a target. A run predicts the targets, so inputs for
     prediction lack them."""
 
     optional: bool = False
     also: tuple[str, ...] = ()
-    """Other names under which the column is recognised in files."""
+    """Other names under which the column is recognized in files."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -104,9 +104,10 @@ WRITTEN = Need(
 
 
 ANSWERS: dict[str, Need] = {"labels": LABELS, "number": NUMBER}
-"""Target columns of classification tasks whose answer is not a single label."""
+"""Target columns of classification tasks with several labels or numbers, by the kind of answer."""
 
 
 def need_for_answer(need: Need, answer: str) -> Need:
-    """Return the target column for a kind of answer, such as `number`."""
+    """Return the target column for a kind of answer, such as `number`. Columns other than `LABEL`
+    are returned unchanged."""
     return ANSWERS.get(answer, need) if need is LABEL else need

@@ -1,4 +1,4 @@
-"""Options of one call of predict or evaluate, by name."""
+"""Options of one call of `predict` or `evaluate`, by name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class CallOption:
-    """An option of a single call of predict or evaluate, in addition to the decoding settings."""
+    """An option of one call of `predict` or `evaluate`, in addition to the decoding settings."""
 
     name: str
     help: str
     takes: str = ""
-    """Placeholder for the value in help texts, or all choices separated by `|`. Empty: the option
+    """Placeholder for the value in help texts, or all choices separated by `|`. Empty if the option
     is a switch."""
 
     number: bool = False

@@ -1,4 +1,4 @@
-"""Sections of settings that belong to one task."""
+"""Settings sections that belong to one task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CompleteSettings(TracksExplicit):
     max_len."""
 
     drop_fields: float = 0.1
-    """With data.fields: the probability that a field is left out of a training document."""
+    """With `data.fields`: probability that a field is left out of a training document."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -36,11 +36,11 @@ class FillSettings(TracksExplicit):
     max_len."""
 
     mask: float = 0.15
-    """Fraction to mask and predict: of the tokens of text, the patches of images and video, or the
-    time steps of audio."""
+    """Fraction of the input to mask and predict: of the tokens of text, the patches of images and
+    video, or the time steps of audio."""
 
     whole_words: bool = False
-    """Mask all pieces of a word together."""
+    """Mask all sub-word tokens of a word together (whole-word masking)."""
 
     random: float = 0.1
     """Fraction of the masked tokens that are replaced by a random token instead of the mask
@@ -92,23 +92,23 @@ class ClassifySettings(LabelSettings):
     labels if the files contain lists of labels, otherwise one."""
 
     mean: float | None = None
-    """Regression: value subtracted from the targets for training. Predictions are in the unit of
-    the data. None: the mean of the training data."""
+    """Regression: value subtracted from the targets in training. Predictions are converted back to
+    the unit of the data. None: the mean of the training data."""
 
     std: float | None = None
-    """Regression: value that the targets are divided by for training, after the mean is
-    subtracted. None: the standard deviation of the training data."""
+    """Regression: value by which the targets are divided in training, after the mean is subtracted.
+    None: the standard deviation of the training data."""
 
     threshold: float | None = None
-    """Multi-label classification: labels with at least this probability are predicted. None: the
+    """Multi-label classification: minimum probability of a label that is predicted. None: the
     threshold with the highest micro F1 on the validation data, fitted at the end of training."""
 
     modality: Literal["auto", "text", "image", "video", "audio"] = "auto"
     """Kind of input to classify. `auto`: text, or the kind of media detected from the files."""
 
     teacher: str = ""
-    """Images: a run with the same classes whose predictions train the distillation token, as in
-    DeiT."""
+    """Images: name or folder of a run with the same classes. Its predictions train the distillation
+    token, as in DeiT. Empty: none."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -134,14 +134,14 @@ class TagSettings(TracksExplicit):
 
     scheme: Literal["auto", "bio", "bioes", "iob1", "plain"] = "auto"
     """Tagging scheme of the files. `plain`: independent tags without spans, such as parts of
-    speech."""
+    speech. `auto`: detected from the tags."""
 
     crf: bool = False
     """Add a conditional random field (CRF), which scores sequences of tags instead of single
     tags."""
 
     prefix_strip: str = ""
-    """Prefix to remove from each word that begins with it."""
+    """Prefix to remove from each word that begins with it. Empty: none."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -155,14 +155,14 @@ class EmbedSettings(TracksExplicit):
     """Kind of input to embed. `auto`: text, or the kind of media detected from the files."""
 
     temperature: float = 0.05
-    """Temperature of the contrastive loss: similarities are divided by it before the softmax."""
+    """Temperature of the contrastive loss. Similarities are divided by it before the softmax."""
 
     normalise: bool = True
-    """Scale embeddings to length 1."""
+    """Normalize embeddings to length 1."""
 
     drop_words: float = 0.0
-    """Training on texts without pairs: fraction of words dropped at random from each of the two
-    views of a text."""
+    """Training on texts without pairs: fraction of the words that are dropped at random from each
+    of the two copies of a text."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -191,7 +191,7 @@ class TranscribeSettings(TracksExplicit):
     """Settings for speech recognition."""
 
     ctc: float = 0.3
-    """Weight of CTC in the loss and in decoding. 0: only the decoder; 1: only CTC."""
+    """Weight of CTC in the loss and in decoding. 0: only the decoder. 1: only CTC."""
 
     def __post_init__(self) -> None:
         check_values(self)
@@ -203,11 +203,10 @@ class IdentifySettings(LabelSettings):
     """Settings for speaker identification and verification."""
 
     margin: float = 0.0
-    """Additive angular margin of the loss, in radians (ArcFace). 0: ordinary softmax
-    classification."""
+    """Additive angular margin of the loss, in radians (ArcFace). 0: ordinary softmax."""
 
     scale: float = 30.0
-    """Factor that cosines are multiplied by if there is a margin."""
+    """Factor by which cosine similarities are multiplied, if there is a margin."""
 
     def __post_init__(self) -> None:
         check_values(self)

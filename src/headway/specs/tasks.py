@@ -1,8 +1,8 @@
-"""The table of tasks: the inputs, outputs, scores, settings and options of each.
+"""The table of tasks, with the inputs, outputs, scores, settings and options of each.
 
 This is the only list of tasks. The command line, the checks of settings, reports, exports and pages
-read it, so a new task needs one row here and one module in `tasks/`. Neither torch nor numpy is
-imported, because `--help` reads this module too.
+read it. A new task therefore needs one row here and one module in `tasks/`. Neither torch nor numpy
+is imported, because `--help` reads this module too.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from headway.specs.task_settings import (
 )
 
 Reads = Literal["documents", "labelled", "tagged", "fields", "texts", "pairs", "media"]
-"""Form of the examples in data files. Inputs for prediction have the same columns except the
+"""Form of the examples in data files. Inputs for prediction have the same columns, except for the
 targets."""
 
 
@@ -64,30 +64,33 @@ class Spec:
     name: str
     modality: Modality
     objective: str
-    """Path of the task's class: `label.ClassifyTask` is in `tasks/label.py`. Classes of other
-    packages need their whole path. The module is imported on first use."""
+    """Import path of the task's class, relative to `tasks/`: `label.ClassifyTask` is in
+    `tasks/label.py`. Classes of other packages need their whole path. The module is imported on
+    first use."""
 
     reads: Reads
     needs: tuple[Need, ...]
     answers: OutputKind
     metrics: tuple[Metric, ...]
-    """Metrics that the task reports, the main one first. Some may not apply to the data (`top5`
+    """Metrics that the task reports, the main metric first. Some may not apply to the data (`top5`
     with three classes)."""
 
     families: tuple[str, ...]
-    """Model families that the task supports, the default first."""
+    """Model families that the task supports, the default family first."""
 
     heads: tuple[str, ...] = ()
-    """Output heads needed in addition to those of the family (a decoder always predicts words)."""
+    """Output heads that the task adds to those of the model family. (A decoder always predicts
+    words.)"""
 
     settings: type | None = None
-    """Class of the settings section that is named after the task."""
+    """Class of the settings section that is named after the task; None if the task has no
+    section."""
 
     options: frozenset[str] = frozenset()
-    """Names of the `OPTIONS` that apply when the task predicts."""
+    """Names of the options in `OPTIONS` that apply to predictions of the task."""
 
     scoring: frozenset[str] = frozenset()
-    """Names of the `SCORING` options that apply when the task is evaluated."""
+    """Names of the options in `SCORING` that apply to evaluations of the task."""
 
     decode: frozenset[str]
     """Names of the `decode.*` settings that the task uses."""
@@ -96,48 +99,49 @@ class Spec:
     """Whether the task generates text that continues its input."""
 
     pretrained: str = ""
-    """Shipped run that training starts from by default, provided that its vocabulary covers the
-    texts."""
+    """Name of the shipped run that training starts from by default, provided that its vocabulary
+    covers the texts. Empty: none."""
 
     compares: bool = False
-    """Whether the output vectors measure the similarity of two inputs."""
+    """Whether the task measures the similarity of two inputs by their output vectors."""
 
     scores_ensembles: bool = False
     """Whether several runs can be scored as one ensemble."""
 
     by_sequence: bool = False
-    """Whether a student learns from the teacher's generated text, not from its probabilities."""
+    """Whether distillation trains the student on texts that the teacher generated, instead of on
+    the teacher's probabilities."""
 
     readout_settings: tuple[str, ...] = ()
-    """Settings of the task's section that define how outputs are read from a model. A student
-    inherits them from its teacher."""
+    """Names of the settings in the task's section that define how outputs are computed from the
+    model. A student inherits them from its teacher."""
 
     counts: str
-    """Unit of the loss and of the training speed, in the singular."""
+    """Unit in which loss and training speed are measured, such as `token`, in the singular."""
 
     sample: tuple[str, str] = ("source", "reference")
-    """Headings for the `source` and `target` of samples in the report."""
+    """Headings for the `source` and `target` of the sample outputs in the report."""
 
     lacks: str
-    """What to add to the data if a model is worse than a baseline."""
+    """Advice on what to add to the data if a model is worse than a baseline."""
 
     starts_from: Literal["", "language", "unlabelled"] = ""
-    """Kind of pretrained encoder that helps if a model is worse than a baseline: a language model,
-    or one trained on media without labels. Empty: none."""
+    """Kind of pretrained encoder that helps if a model is worse than a baseline: a language model
+    (`language`), or an encoder trained on media without labels (`unlabelled`). Empty: none."""
 
     truth: Literal["", "pairs", "repeats", "shapes", "moving", "digits"] = ""
     """Kind of data for which the correct attention is known: aligned pairs, text that repeats
-    itself, or data made by `examples/make_NAME.py`. Empty: none."""
+    itself, or data generated by `examples/make_NAME.py`. Empty: none."""
 
     example: str = "headway predict {run} < sentences.txt"
     """Example command that predicts with a run."""
 
     others: tuple[Spec, ...] = ()
-    """Rows of the same task for other kinds of data."""
+    """Rows of the task table for other kinds of data with the same task."""
 
     def remedies(self, *, tuned: bool) -> str:
-        """Advice on what most often helps a model that is worse than a baseline. `tuned`: the model
-        already started from an encoder."""
+        """Return advice on what most often helps a model that is worse than a baseline. `tuned`:
+        whether the model already started from a pretrained encoder."""
         start = Option("start", takes="RUN")
         encoders = {
             "": "",
@@ -155,12 +159,13 @@ class Spec:
 
     @property
     def all_families(self) -> tuple[str, ...]:
-        """Model families that the task supports, for all kinds of data."""
+        """Model families that the task supports, over all kinds of data."""
         return tuple(dict.fromkeys(family for row in self.rows for family in row.families))
 
     @property
     def file_options(self) -> str:
-        """Alternatives to naming files after the task, as the end of an error message."""
+        """Options and settings that can name the files instead of positional arguments, as the end
+        of an error message."""
         if self.reads == "pairs":
             return f", or {Option('source', takes='FILE')} {Option('target', takes='FILE')}"
         # A list of paths without labels or texts could be mistaken for text.
@@ -169,17 +174,17 @@ class Spec:
 
     @property
     def media(self) -> MediaModality | None:
-        """The modality that the task reads; None if it reads text."""
+        """Modality of the media that the task reads; None if it reads text."""
         return None if self.modality == "text" else self.modality
 
     @property
     def target(self) -> Need | None:
-        """The column that the task predicts, if its data has one."""
+        """The data column that the task predicts; None if its data has none."""
         return next((need for need in self.needs if need.role == "target"), None)
 
     @property
     def files(self) -> FileSetting:
-        """The setting of `data` that takes the task's files."""
+        """Name of the setting of `data` that takes the task's files."""
         found: dict[Reads, FileSetting] = {"pairs": "pairs", "media": "media"}
         return found.get(self.reads, "text")
 
@@ -200,7 +205,8 @@ class Spec:
 
     @property
     def reads_views(self) -> bool:
-        """Whether the data consists of pairs of texts, or of texts that are read twice."""
+        """Whether training needs two views of each example: a pair of texts, or one text read
+        twice."""
         return self.reads == "texts"
 
     @property
@@ -256,12 +262,12 @@ class Spec:
 
     @property
     def is_media(self) -> bool:
-        """Whether the data consists of folders or lists of media."""
+        """Whether the data consists of images, videos or audio."""
         return self.reads == "media"
 
     @property
     def reads_lines(self) -> bool:
-        """Whether a line of plain text can be an example of the task."""
+        """Whether a line of plain text can be an input of the task."""
         return not self.is_media and not self.reads_pairs
 
     @property
@@ -271,18 +277,18 @@ class Spec:
 
     @property
     def headline(self) -> Metric:
-        """First metric that can be compared between vocabularies: not the loss or the perplexity
+        """First metric that is comparable between vocabularies, unlike the loss and the perplexity
         per token."""
         return next(one for one in self.metrics if one.name not in ("loss", "ppl"))
 
     @property
     def labelled(self) -> bool:
-        """Whether the outputs are labels or tags of the training data."""
+        """Whether the outputs are labels or tags that occur in the training data."""
         return self.answers in ("label", "labels", "tags")
 
     @property
     def has_targets(self) -> bool:
-        """Whether outputs are compared with labels, tags or texts in the data."""
+        """Whether the data contains labels, tags or texts with which outputs are compared."""
         return self.is_single_label or self.is_tagging or self.writes
 
     @property
@@ -292,12 +298,12 @@ class Spec:
 
     @property
     def scores(self) -> tuple[str, ...]:
-        """Names of the task's metrics, the main one first."""
+        """Names of the task's metrics, the main metric first."""
         return tuple(metric.name for metric in self.metrics)
 
 
 ENGLISH = "base-en"
-"""Name of the shipped English encoder."""
+"""Name of the shipped pretrained encoder for English."""
 
 
 _CLASSES = scored("accuracy", "f1", "loss", "top5")
@@ -323,8 +329,8 @@ DECODING = frozenset({
     "min_len", "sample", "temperature", "top_k", "top_p", "min_p", "seed", "groups", "diversity",
     "repetition_penalty", "no_repeat_ngram", "unknown", "stop", "precision", "batch_tokens",
 })  # fmt: skip
-"""Names of all `decode.*` settings. A test compares them with `DecodeSettings`; importing that
-class here would make the tables depend on the settings."""
+"""Names of all `decode.*` settings. They are repeated here because importing `DecodeSettings` would
+make the table depend on the settings. A test compares the two."""
 
 
 _SEARCHED = DECODING - {"stop"}
@@ -344,7 +350,8 @@ def _classify(
     modality: Modality, family: str, one: str,
     truth: Literal["", "shapes", "moving"] = "",
 ) -> Spec:  # fmt: skip
-    """Return the row for classification of one kind of media. `one`: its singular noun."""
+    """Return the row of the task table for classification of one kind of media. `one`: its singular
+    noun."""
     return Spec(
         name="classify", modality=modality, objective="label.ClassifyTask", reads="media",
         needs=(MEDIA[modality], LABEL), answers="label", metrics=_CLASSES, families=(family,),
@@ -356,7 +363,8 @@ def _classify(
 
 
 def _embed(modality: Modality, family: str, one: str) -> Spec:
-    """Return the row for embeddings of one kind of media. `one`: its singular noun."""
+    """Return the row of the task table for embeddings of one kind of media. `one`: its singular
+    noun."""
     return Spec(
         name="embed", modality=modality, objective="contrast.ContrastiveTask", reads="media",
         needs=(MEDIA[modality],), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
@@ -475,12 +483,12 @@ SPECS: dict[str, Spec] = {spec.name: spec for spec in _ROWS}
 SECTIONS: dict[str, type] = {
     spec.name: spec.settings for spec in _ROWS if spec.settings is not None
 }
-"""Settings classes of the sections that only one task has, by the name of the task."""
+"""Classes of the settings sections that only one task has, by the name of the task."""
 
 
 def register(spec: Spec) -> None:
-    """Add a task of another package to the table. Its `objective` must be the whole path of its
-    class (`my_package.longer.Longer`)."""
+    """Add a task of another package to the table. Its `objective` must be the full import path of
+    its class (`my_package.longer.Longer`)."""
     if spec.name in (*SPECS, *ALIASES):
         raise ConfigError(f"the task name {spec.name!r} is already taken. Choose another name.")
     SPECS[spec.name] = spec
@@ -495,10 +503,11 @@ class Alias:
     """Another name for a task."""
 
     task: str = ""
-    """Name of the task. Empty: the task of the teacher."""
+    """Name of the task that the alias means. Empty: the task of the teacher."""
 
     needs: str = ""
-    """Setting that must be given together with the alias, or inherited from another run."""
+    """Key of a setting that must be given together with the alias, or inherited from another run.
+    Empty: none."""
 
 
 ALIASES: dict[str, Alias] = {
@@ -508,7 +517,8 @@ ALIASES: dict[str, Alias] = {
 
 
 def spec_for_answer(row: Spec, answer: str) -> Spec:
-    """Return the row of a classification task, adapted to multi-label targets or to regression."""
+    """Return the row of a classification task for a kind of answer (`labels` or `number`). Other
+    rows and answers are returned unchanged."""
     if row.answers != "label" or answer not in ("labels", "number"):
         return row
     several = answer == "labels"

@@ -1,4 +1,4 @@
-"""Types, checks and explicit values of settings classes."""
+"""Types and checks of the values in settings classes, and records of explicitly set values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 def setting_types(cls: Any) -> Mapping[str, Any]:
-    """Return the settings of a class with their types."""
+    """Return the types of the settings in a class, by name."""
     return _setting_types(cls)  # uncached wrapper: mypy does not consider every class hashable
 
 
@@ -30,9 +30,10 @@ def _setting_types(cls: Any) -> Mapping[str, Any]:
 def fit(value: Any, hint: Any, quoted: bool = False) -> Any:
     """Convert a value to the type of its setting, or raise ValueError.
 
-    Lists become tuples. 1 becomes 1.0, or "1" because text on the command line has no quotes.
-    `quoted`: text has quotes here, so a number is not converted to text. The word `none` clears an
-    optional setting, also in files, because TOML has no null; it is also the name of some choices.
+    Lists become tuples. 1 becomes 1.0, or "1" for text, because text on the command line has no
+    quotes. `quoted`: text has quotes in this source, so a number is not converted to text. The word
+    `none` clears an optional setting, also in files, because TOML has no null. For some settings,
+    `none` is also the name of a choice.
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
@@ -57,7 +58,7 @@ def fit(value: Any, hint: Any, quoted: bool = False) -> Any:
 
 
 def describe(hint: Any) -> str:
-    """Return the description of a type, which follows "it must be" in errors."""
+    """Return a description of a type that completes "it must be" in errors."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         return f"one of {', '.join(inner)}"
@@ -69,7 +70,8 @@ def describe(hint: Any) -> str:
 
 
 def nearest(value: Any, hint: Any) -> str:
-    """Return the end of an error: the choice closest to the first invalid value, if any."""
+    """Return the choice that is closest to the first invalid value, as the end of an error; empty
+    if there is none."""
     choices = _choices(hint)
     for word in value if isinstance(value, list) else [value]:
         if isinstance(word, str) and word not in choices:
@@ -85,7 +87,8 @@ def _choices(hint: Any) -> list[str]:
 
 
 def check_values(settings: Any) -> None:
-    """Check every value against its type, also for settings that were not loaded from a file."""
+    """Raise an error if a value does not have the type of its setting. Settings that were built in
+    Python are checked, too."""
     for name, hint in setting_types(type(settings)).items():
         value = getattr(settings, name)
         if NoneType in get_args(hint):
@@ -110,7 +113,8 @@ def check_values(settings: Any) -> None:
 
 
 def check_least(settings: object, least: int, *names: str, of: str = "") -> None:
-    """Raise an error for values below `least`. None is allowed. `of`: prefix of the section."""
+    """Raise an error if one of these settings is below `least`. None is allowed. `of`: prefix of
+    the section."""
     for name in names:
         value = getattr(settings, name)
         if value is not None and value < least:
@@ -135,7 +139,8 @@ def without_none(hint: Any) -> Any:
 
 
 class TracksExplicit:
-    """Base class of the setting sections of a run. Records the names of explicit arguments."""
+    """Base class of the settings sections of a run. It records which arguments were passed
+    explicitly."""
 
     _said: frozenset[str]
 
@@ -146,10 +151,9 @@ class TracksExplicit:
 
 
 def explicit_fields(settings: object) -> frozenset[str]:
-    """Return the names that were passed explicitly, as in `TrainSettings(optimizer="adam")`.
-
-    The result is empty if all names were passed, as `replace` and files do.
-    """
+    """Return the names of the settings that were passed explicitly, such as `optimizer` in
+    `TrainSettings(optimizer="adam")`. The result is empty if all were passed, as `replace` and
+    files do."""
     names: frozenset[str] = getattr(settings, "_said", frozenset())
     everything = len(fields(settings))  # type: ignore[arg-type]
     return frozenset() if len(names) == everything else names
