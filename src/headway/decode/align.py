@@ -1,4 +1,4 @@
-"""Word alignments between source and target, from cross-attention."""
+"""Word alignments between source and target, computed from cross-attention."""
 
 from __future__ import annotations
 

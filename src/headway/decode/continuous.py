@@ -148,7 +148,7 @@ class BatchMember:
             self.prompt_top_log_probs += [[*zip(ids, values, strict=True)] for ids, values in rows]
 
     def end_empty(self) -> None:
-        """Finish with empty outputs, marked as unfinished."""
+        """End the member with empty outputs, whose `finished` is False."""
         self.tokens = [[] for _ in range(self.width)]
         self.log_probs = [[] for _ in range(self.width)]
         self.top_log_probs = [[] for _ in range(self.width)]
@@ -284,7 +284,7 @@ class ContinuousBatch:
         return [*dict.fromkeys(member for member, _ in self.rows), *read, *self.waiting]
 
     def clear(self) -> None:
-        """Remove all members."""
+        """Remove all running and waiting members."""
         self.rows, self.waiting, self.long = [], [], None
         self._make_caches()
 

@@ -33,7 +33,7 @@ SearchedBatch = tuple[Sequence[int], list[list[Hypothesis]]]
 
 
 class Search(Protocol):
-    """Interface of a search, called like `decode.search.searcher.Searcher`. An engine never gets a
+    """Interface of a search with the arguments of `Searcher.__call__`. An engine never gets a
     `prefix`."""
 
     @property

@@ -53,7 +53,7 @@ class Output:
     follows."""
 
     finished: bool = True
-    """Whether the model wrote the end token; False if a limit or a stop string ended the text."""
+    """Whether the model generated the end token. False if a limit or a stop string ended the text."""
 
     alignment: list[AlignmentLink] | None = None
     attended_regions: list[AttendedRegion] | None = None
@@ -69,7 +69,7 @@ class GenerationResult:
     """Source line or prompt; empty for images and other media."""
 
     outputs: list[Output]
-    """Outputs from best to worst; fewer than requested if fewer were found."""
+    """Outputs, best first. There may be fewer than requested if fewer were found."""
 
     parts: int = 1
     """Number of parts into which a long line was split."""

@@ -172,7 +172,7 @@ class Beams:
     ended_token_log_probs_BWT: Tensor
     ended_log_prob_BW: Tensor
     ended_score_BW: Tensor
-    """Scores of finished hypotheses, best first."""
+    """Penalized scores of finished hypotheses, best first."""
 
     ended_length_BW: Tensor
     """Lengths of finished hypotheses, including the end token."""

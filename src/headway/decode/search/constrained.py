@@ -155,7 +155,7 @@ class ConstrainedBeam:
 
 
 MIN_WIDTH = 4
-"""Minimum beam width; a narrower beam would force phrases in too early."""
+"""Minimum beam width. A narrower beam would force phrases into the output too early."""
 
 
 def constrained_search(steps: DecodingSteps, job: Job, width: int) -> list[list[Hypothesis]]:

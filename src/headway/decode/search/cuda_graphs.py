@@ -49,7 +49,7 @@ FEWEST = 8
 faster."""
 
 LOOK_EVERY = 8
-"""Number of steps between checks for finished sources; each check waits for the device."""
+"""Number of steps between checks for finished sources. Each check waits for the device."""
 
 WARM_UPS = 2
 """Number of calls before a graph is captured, in which libraries allocate persistent memory."""

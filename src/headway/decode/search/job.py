@@ -27,7 +27,7 @@ LEAVE_AT = 1 / 8
 because the remaining sources must be moved."""
 
 LOOK_EVERY = 4
-"""Number of steps between checks for finished sources on a GPU: each check waits for the device."""
+"""Number of steps between checks for finished sources on a GPU. Each check waits for the device."""
 
 NEW_TOKENS = 256
 """Maximum number of output tokens if neither a setting nor the model limits it."""
@@ -43,7 +43,7 @@ cancelled."""
 
 
 def do_nothing() -> None:
-    """Default of `Interruption.between_steps`."""
+    """Do nothing. This is the default of `Interruption.between_steps`."""
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ class SpeculativeSearcher(Searcher):
 
 @dataclass
 class _Text:
-    """State of the output that is being generated."""
+    """State of one output during speculative decoding."""
 
     owner: SpeculativeSearcher
     job: Job

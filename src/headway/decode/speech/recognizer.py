@@ -208,7 +208,7 @@ class DecoderRecognizer(Recognizer):
 
     @torch.no_grad()
     def first_logits(self, wave: Any) -> Tensor:
-        """Return the logits of the first token (V)."""
+        """Return the logits of the first output token (V)."""
         device = next(self.model.parameters()).device
         with evaluating([self.model]):
             x_ND = self.model(

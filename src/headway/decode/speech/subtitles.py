@@ -1,4 +1,4 @@
-"""Subtitles from words with times, as SRT and WebVTT."""
+"""Convert words with times to subtitles in SRT and WebVTT format."""
 
 from __future__ import annotations
 
