@@ -30,12 +30,12 @@ def app(
     """Return the ASGI application, for any ASGI server and for tests.
 
     Args:
-        runs: Loaded runs, or names and folders that `headway.load` takes. Requests select a run by
-            its name.
-        keys: API keys. None: no key is needed.
-        limits: Sizes and times that a request may take.
-        **more: `hosts`: allowed Host headers (None: any). `languages`: source and target language
-            of translators by name: `{"mine": ("de", "en")}`.
+        runs: Loaded runs, or names or folders of runs as for `headway.load`. Requests select a run
+            by its name.
+        keys: API keys that clients may use. None: no key is needed.
+        limits: Limits on the size, cost and duration of requests. None: the defaults of `Limits`.
+        **more: `hosts`: allowed Host headers; None: any. `languages`: source and target language
+            of translators by the name of the run, such as `{"mine": ("de", "en")}`.
 
     Example:
         from headway.serve import app

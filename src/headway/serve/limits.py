@@ -17,7 +17,7 @@ MAX_RETRY_AFTER = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Limits(TracksExplicit):
-    """Limits of the server, set as `serve.NAME=VALUE` on the command line."""
+    """Limits of the server. On the command line they are set as `serve.NAME=VALUE`."""
 
     body: int = 2_000_000
     """Maximum size in bytes of the body of a text request. Larger bodies are rejected with status
@@ -121,8 +121,8 @@ class RetryAfter:
         """Count a rejection and return its `Retry-After`.
 
         Args:
-            accepted: number of requests that are queued or running.
-            seconds_per_request: recent time of one request in a batch with others.
+            accepted: Number of requests that are queued or running.
+            seconds_per_request: Recent computation time of one request in a batch with others.
         """
         now = time.perf_counter()
         self._rejections.append(now)
