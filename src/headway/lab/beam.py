@@ -369,7 +369,7 @@ def share(those: Sequence[bool]) -> float:
 @dataclass(frozen=True)
 class ExactResult:
     tokens: list[int]
-    """Tokens of the output without the end token."""
+    """Tokens of the most probable output, without the end token."""
 
     log_prob: float
     expanded: int

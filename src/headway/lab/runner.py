@@ -74,21 +74,21 @@ def run_experiment(
 ) -> Result:
     """Run an experiment and write `verdict.json`, `numbers.json` and a page into `out`.
 
-    The same call resumes a stopped experiment; with more seeds it measures the additional ones.
+    The same call resumes a stopped experiment. With more seeds, it measures only the new ones.
 
     Args:
         name: Name of the experiment, which `headway lab` lists.
-        out: Folder of the results. None: one in `lab/`.
+        out: Folder of the results. None: `lab/` followed by the name of the experiment.
         full: Run the large version instead of the quick one.
-        seeds: Number of seeds.
-        first_seed: Number of the first seed. New seeds can confirm what others have shown.
-        data: Your own data, for an experiment that does not generate its own.
+        seeds: Number of seeds, each with its own data and training runs.
+        first_seed: First seed; the others follow. New seeds can confirm an earlier result.
+        data: Path of your own data, for experiments that support it. None: the default data.
         device: `"cpu"`, `"cuda"` or `"cuda:1"`; `"auto"` uses a GPU if there is one.
-        budget_s: Seconds after which the finished seeds are judged.
-        quiet: Print nothing.
+        budget_s: Time limit in seconds, after which the finished seeds are judged.
+        quiet: Whether to print nothing.
 
     Returns:
-        `verdict`, `answer`, `measured`, and the `folder` with all files.
+        Result with `verdict`, `answer` and `measured`, and the `folder` with all files.
 
     Example:
         print(run_experiment("residuals").verdict)

@@ -89,7 +89,7 @@ class Effect:
     scale."""
 
     limits: Sequence[str] = ()
-    """Descriptions of the arms that are at a limit of their scale."""
+    """Descriptions of the arms that are at a limit of their scale, such as accuracy 100 %."""
 
     @classmethod
     def over(

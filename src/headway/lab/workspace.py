@@ -46,7 +46,7 @@ class OutOfTime(Exception):
 @dataclass(kw_only=True)
 class Workspace:
     folder: Path
-    """Folder of this seed."""
+    """Folder for the files of this seed."""
 
     seed: int
     quick: bool
