@@ -80,45 +80,46 @@ class Report:
     """Number of examples in validation files; None without such files."""
 
     findings: list[Finding] = field(default_factory=list)
-    """What is unusual in the data: `level` (error, warning, note), `name`, `count`, `text` and
-    `examples`."""
+    """Unusual properties of the data. Each has a `level` (error, warning or note), `name`, `count`,
+    `text` and `examples`."""
 
     over_long: dict[int, int] = field(default_factory=dict)
-    """Number of training pairs with more tokens on either side than each limit, by limit."""
+    """Number of training examples that are longer than each limit in tokens, by limit. Of a pair,
+    the longer side counts."""
 
     sizes: dict[str, float] = field(default_factory=dict)
-    """Characters and tokens of each side, and vocabulary sizes."""
+    """Statistics of the data, such as numbers of characters and tokens, and vocabulary sizes."""
 
     unit: str = "pairs"
-    """The unit in which examples are counted."""
+    """Unit in which examples are counted, such as `pairs` or `images`."""
 
     labels: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Number of training and of validation examples of each label or tag."""
+    """Numbers of training and of validation examples, by label or tag."""
 
     fingerprint: str = ""
-    """Fingerprint of the data as it would be trained on; empty if it cannot be trained on."""
+    """Fingerprint of the data that training would use; empty if training is impossible."""
 
     columns: dict[str, str] = field(default_factory=dict)
-    """Role of each column by its name; empty for columns that are not read."""
+    """Role of each column, by column name. The role is empty for columns that are not read."""
 
     tables: list[str] = field(default_factory=list)
     """Lines that describe the files and their columns."""
 
     steps: list[str] = field(default_factory=list)
-    """Lines that show one example after each stage on its way to a batch, if requested."""
+    """Lines that show one example after each stage of preparation; empty unless requested."""
 
     @property
     def ok(self) -> bool:
-        """Whether the data can be trained on; there may still be warnings."""
+        """Whether training on the data is possible. There may still be warnings."""
         return not self.impossible
 
     @property
     def impossible(self) -> bool:
-        """Whether training cannot start."""
+        """Whether an error in the data makes training impossible."""
         return any(finding.level == "error" for finding in self.findings)
 
     def counts(self) -> list[str]:
-        """Describe the amount of data in lines of text."""
+        """Return lines of text that describe the amount of data."""
         valid = (
             "" if self.n_valid is None else f", {counted(self.n_valid, self.unit, 'validation ')}"
         )
@@ -137,7 +138,7 @@ class Report:
         return shown
 
     def lines(self, *levels: Level) -> list[str]:
-        """Format the report as lines.
+        """Return the report as lines of text.
 
         Args:
             *levels: Levels of the findings to show: error, warning or note. Default: all.
@@ -155,7 +156,7 @@ class Report:
         return "\n".join([*self.tables, *self.lines(), *self.steps])
 
     def _repr_html_(self) -> str:
-        """HTML of the report for notebooks."""
+        """Return the report as HTML for notebooks."""
         taken = "".join(
             f"<tr><td>{escape(name)}</td><td>{escape(what) or 'not read'}</td></tr>"
             for name, what in self.columns.items()
@@ -211,8 +212,8 @@ def listed(names: Sequence[str], most: int = 12) -> str:
 
 
 def rare_label_note(counts: Mapping[str, int], what: str = "validation examples") -> str:
-    """A line that lists the labels with too few examples for scores of their own; empty without
-    such labels."""
+    """Return a sentence that lists the labels with too few examples for scores of their own;
+    empty if there are none."""
     few = [name for name in sorted_labels(counts) if counts[name] < FEW_HELD]
     if not few:
         return ""
@@ -221,7 +222,7 @@ def rare_label_note(counts: Mapping[str, int], what: str = "validation examples"
 
 
 def sorted_labels(names: Iterable[str]) -> list[str]:
-    """Sort labels by name, or by value if all of them are numbers."""
+    """Return labels sorted by name, or by value if all of them are numbers."""
     names = list(names)
     try:
         return sorted(names, key=lambda name: (float(name), name))

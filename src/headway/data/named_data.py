@@ -1,6 +1,6 @@
-"""Convert the names of columns and files in a command or call to settings of `data`.
+"""Convert names of columns and files, given in a command or call, to settings of `data`.
 
-Columns of data are bound by their names, never by their order. Training and evaluation share this.
+Columns are bound by their names, never by their order. Training and evaluation use the same rules.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     from headway.data.columns.media import MediaColumn
 
 ColumnLayout = tuple[FileSetting, tuple[Column, ...]]
-"""Form of data: the setting that takes its files, and the columns that the files must have."""
+"""Possible form of the data of a task: the setting that takes the files, and the columns that the
+files must have."""
 
 
 def layouts_of(task: str, what: Modality | None = None) -> tuple[ColumnLayout, ...]:
-    """Return the possible forms of data for a task. The first form whose columns are all present is
-    used. `what`: only forms of this modality."""
+    """Return the forms of data that a task accepts, the preferred one first. `what`: modality that
+    the forms must have; None: any."""
     if task not in (*SPECS, *ALIASES):
         raise ConfigError(f"unknown task {task!r}.{suggest(task, SPECS)}")
     found: list[ColumnLayout] = []
@@ -64,10 +65,17 @@ def bind_data(
 ) -> BoundData:
     """Bind the columns of data to the inputs and targets of a task.
 
-    A column is bound by `needs` (`{"text": "review"}`), by `usual` (settings of a run, with the
-    names in its training data), by its usual names, or because no other column fits. Otherwise a
-    `ConfigError` lists all columns. `like`: other data, whose binding is reused. `what`: the
-    modality.
+    A column is bound by an explicit name, by its name in training, by its usual names, or because
+    no other column fits. If a column cannot be bound, a `ConfigError` lists all columns.
+
+    Args:
+        task: Name of the task.
+        data: Paths of files, or a table in memory.
+        needs: Explicit column names, such as `{"text": "review"}`.
+        usual: Settings of a run, with the names of its columns in training.
+        like: Other data whose column names are reused.
+        what: Modality of the data; None: any.
+        files: Cache of opened files.
     """
     table = table_of(data)
     if like is not None and table is not None:
@@ -92,8 +100,8 @@ def bind_data(
         raise DataError("the data has no rows.")
     fits = [layout for layout in layouts if set(needs) <= _words(layout)]
     errors = []
-    # Guesses come last: a column named for images is not text, even if its paths could be read as
-    # text.
+    # Without guessing first: a column named for images is not text, even if its paths could be read
+    # as text.
     for guesses, (form, columns) in product((False, True), fits):
         try:
             bound = bind(table, _with_argument_names(columns, needs), guesses=guesses)
@@ -112,9 +120,12 @@ def bind_data(
 
 
 def named_files(needs: Mapping[str, Any]) -> dict[str, object]:
-    """Return settings of `data` from keyword arguments, if no data is given by position. Keywords
-    name files; those that cannot be files name columns. Beside `media` and `pairs`, which are
-    tables, texts name columns, too."""
+    """Return settings of `data` from keyword arguments.
+
+    A keyword that can hold files names files, such as `source="a.de"`. Any other keyword names a
+    column, such as `label="stars"`. With `media` or `pairs`, which are tables, every other keyword
+    that can name a column does so.
+    """
     needs = {name: one for name, one in needs.items() if one is not None}
     table = "media" in needs or "pairs" in needs
     found: dict[str, object] = {}
@@ -142,8 +153,8 @@ def as_files(
     usual: DataSettings | None = None,
     what: Modality | None = None,
 ) -> Iterator[dict[str, object]]:
-    """Yield settings of `data` for data in any form. A table in memory is written to a temporary
-    file meanwhile."""
+    """Yield settings of `data` for files or a table in memory. A table is written to a temporary
+    file, which is removed afterwards."""
     found = bind_data(task, data, needs, usual, what=what)
     with work_folder() as folder:
         found.write(folder)
@@ -153,8 +164,8 @@ def as_files(
 def _layouts(
     layouts: tuple[ColumnLayout, ...], task: str, fields: Sequence[str], usual: DataSettings | None
 ) -> tuple[ColumnLayout, ...]:
-    """Return the forms of data with the column names of a run, and with its fields if it has
-    any."""
+    """Return the accepted forms of data, with the column names that a run had in training. With
+    `fields`, the only form is a document with these fields."""
     if fields:
         group = [class_of("field")(name, optional=True) for name in fields]
         optional = not spec_of(task).is_single_label
@@ -171,16 +182,17 @@ def _layouts(
 
 
 def _with_training_name(column: Column, usual: DataSettings) -> Column:
-    """Return the column with the name that it had in training, unless that was only a number."""
+    """Return the column with its name in training. A number is not used as a name, because it is a
+    position in a file without a header."""
     name = getattr(usual, column.setting) if column.setting else ""
     if not name or name.isdecimal():
         return column
-    # A second text is required if training had one; a label only if it is required anyway.
+    # A second text is required if training had one. A label remains optional.
     return replace(column, given_name=name, optional=column.optional and column.is_label)
 
 
 def _with_argument_names(columns: Sequence[Column], needs: Mapping[str, Any]) -> list[Column]:
-    """Return the columns with the names given as arguments."""
+    """Return the columns with the names given as keyword arguments."""
     found = []
     for column in columns:
         name = next((needs[word] for word in column.python_names if word in needs), None)
@@ -237,7 +249,8 @@ def _is_list(path: str) -> bool:
 def _lists_media(
     path: str, columns: Sequence[Column], texts: Sequence[Column], encoding: str, files: DataFiles
 ) -> bool:
-    """Whether a table has a column of media file names, and no column named like a text column."""
+    """Whether a table has a column of media file names and no column that is named like a text
+    column."""
     try:
         table = open_table(path, DataSettings(encoding=encoding), columns, files=files)
     except UserError:

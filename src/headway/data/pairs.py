@@ -1,4 +1,4 @@
-"""Sentence pairs from aligned files, tables, or lines of JSON, and the filter on their lengths."""
+"""Read sentence pairs from aligned files or tables, and filter them by length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.specs.tasks import SPECS
 from headway.storage import work_folder
 
 TextPair = tuple[str, str]
-"""A source and its target."""
+"""Source text and target text."""
 
 TASK = next(spec.name for spec in SPECS.values() if spec.reads_pairs)
 
@@ -33,7 +33,8 @@ def read_pairs(
 
 
 def _rereadable(path: str, folder: Path) -> str:
-    """Return a file that can be read twice, because columns are bound before pairs are read."""
+    """Return a path that can be read twice. Columns are bound before pairs are read, so a stream is
+    first copied into the folder."""
     if not is_stream(path):
         return path
     spool(path, folder / "standard-input")
@@ -43,14 +44,15 @@ def _rereadable(path: str, folder: Path) -> str:
 def filter_pairs(
     lengths_2B: NDArray[np.int64], valid_B: NDArray[np.bool_], data: DataSettings
 ) -> tuple[NDArray[np.bool_], dict[str, int]]:
-    """Return which pairs are kept, and the number of dropped pairs by reason.
+    """Return whether each pair is kept, and the number of dropped pairs by reason.
 
-    Pairs over `data.max_len` and pairs with an empty side are dropped, and training pairs whose
-    lengths differ by more than `data.max_ratio`.
+    Pairs longer than `data.max_len` and pairs with an empty side are dropped. Training pairs are
+    also dropped if the ratio of their lengths exceeds `data.max_ratio`.
 
     Args:
-        lengths_2B: tokens of the source and of the target of each pair.
-        valid_B: whether a pair is in the validation set.
+        lengths_2B: Number of tokens of the source and of the target of each pair.
+        valid_B: Whether each pair is in the validation set.
+        data: Settings with the limits.
     """
     longer_B, shorter_B = lengths_2B.max(axis=0), lengths_2B.min(axis=0)
     too_long_B = (longer_B > data.max_len) | (shorter_B == 0)

@@ -1,9 +1,9 @@
 """Read input files for prediction, with the columns that a run was trained on.
 
-Texts are read from the same columns as in training, header lines are skipped, and the columns that
-the run predicts (labels, tags, translations) are ignored. A file that is not a table has one text
-per line, like standard input. Every line is one input, even if it is empty, so that line n of the
-output answers line n of the input.
+Texts are read from the same columns as in training. Header lines are skipped, and columns that the
+run predicts (labels, tags, translations) are ignored. A file that is not a table has one text per
+line, like standard input. Every line is one input, even if it is empty, so that line n of the
+output belongs to line n of the input.
 """
 
 from __future__ import annotations
@@ -56,25 +56,26 @@ from headway.specs.needs import TEXT, WORDS, MediaModality
 from headway.specs.tasks import Spec
 
 Question = str | tuple[str, ...]
-"""Text input for prediction: one text, a tuple of two texts to compare, or the fields of a document
-in order, of which some may be empty."""
+"""Text input for prediction. It is one text, a tuple of two texts to compare, or a tuple of the
+fields of a document in order, of which some may be empty."""
 
 Note = Callable[[str], None]
 
 TARGETS = ("label", "labels", "number", "target")
-"""Names of columns that contain targets, which input for prediction does not need."""
+"""Names of columns that contain targets. They are not needed in input for prediction."""
 
 
 class InputRow(NamedTuple):
-    """Input for prediction, with all cells of its row in the file."""
+    """Input for prediction, with the cells of its row in the file."""
 
     question: Question | Example
     row: Mapping[str, object]
+    """Cells of the row, by column name; empty unless they are needed for the output."""
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """Inputs for prediction from a file, in order."""
+    """Inputs for prediction from one or several files, in order."""
 
     columns: tuple[str, ...]
     """Names of all columns; empty for a file with one word per line."""
@@ -85,8 +86,8 @@ class InputFile:
 def questions(
     path: str, settings: RunSettings, note: Note = lambda text: None
 ) -> Iterator[Question]:
-    """Yield the inputs of a text file in order. `note` receives a message on how its columns are
-    used."""
+    """Yield the inputs of a text file in order. `note` is called with a message that states how the
+    columns of the file are used."""
     return (cast(Question, one.question) for one in _text_file(path, settings, note).inputs)
 
 
@@ -94,9 +95,15 @@ def open_inputs(
     paths: Sequence[str], settings: RunSettings, note: Note = lambda text: None, *,
     needs: Mapping[str, str] | None = None, rows: bool = False,
 ) -> InputFile:  # fmt: skip
-    """Open input files for prediction and chain them. `needs` may name columns: `{"text":
-    "review"}`. With `rows`, all columns are read, and lists and folders of media are expanded to
-    their items."""
+    """Open input files for prediction as one sequence of inputs.
+
+    Args:
+        paths: Paths of the files.
+        settings: Settings of the run.
+        note: Function that receives messages on how the columns are used.
+        needs: Explicit column names, such as `{"text": "review"}`.
+        rows: Whether all columns of a table are read, instead of only those that the run needs.
+    """
     if spec_of(settings).is_text:
         files = [_text_file(one, settings, note, needs=needs, rows=rows) for one in paths]
     else:
@@ -113,7 +120,8 @@ def open_inputs(
 
 
 def _with_ends(files: Sequence[InputFile]) -> Iterator[InputRow]:
-    """Chain files with one word per line, with an empty line between files to end the sentence."""
+    """Yield the inputs of files with one word per line. An empty line between files ends the
+    sentence."""
     last = ""
     for file in files:
         if last.strip():
@@ -147,7 +155,8 @@ def _text_file(
 def _tagger_lines(
     file: DataFile, settings: RunSettings, columns: Sequence[Column], note: Note
 ) -> InputFile | None:
-    """Return the inputs of a tagger from a file that is not a table; None for a table."""
+    """Return the inputs of a tagger from a file of sentences or words; None if the file is a
+    table."""
     if _is_tagged_table(file, settings):
         return None
     found = _words(file, settings, note)
@@ -158,7 +167,7 @@ def _tagger_lines(
 def _plain_lines(
     file: DataFile, settings: RunSettings, columns: Sequence[Column], note: Note
 ) -> InputFile | None:
-    """Return the lines of a file that is not a table as inputs; None for a table."""
+    """Return the lines of a plain text file as inputs; None if the file is a table."""
     spec, stream = spec_of(settings), is_stream(file.path)
     if not stream and _is_table(file, settings.data, spec, columns, settings.labels):
         return None
@@ -170,8 +179,8 @@ def _plain_lines(
 
 
 def _named_by(columns: list[Column], needs: Mapping[str, str] | None) -> list[Column]:
-    """Give columns the names that keyword arguments contain. `text` always means the first
-    column."""
+    """Rename columns in place by the explicit names in `needs`, and return the list. The keyword
+    `text` means the first column if no column has that name."""
     for word, name in (needs or {}).items():
         i = next((i for i, one in enumerate(columns) if word in one.python_names), 0)
         columns[i] = replace(columns[i], given_name=name, is_strict=True, optional=False)
@@ -179,7 +188,7 @@ def _named_by(columns: list[Column], needs: Mapping[str, str] | None) -> list[Co
 
 
 def _media_file(path: str, settings: RunSettings, note: Note) -> InputFile:
-    """Open one image, video or audio file, or the items of a list or a folder."""
+    """Return the inputs in an image, video or audio file, a folder, or a list of media files."""
     what = spec_of(settings).media
     assert what is not None
     [bound] = media_tables([path], settings.data, media_columns(what, None, settings.data))
@@ -199,7 +208,8 @@ def _media_file(path: str, settings: RunSettings, note: Note) -> InputFile:
 
 
 def _row_of(raw: RawRow, names: Sequence[str], table: Table) -> Mapping[str, object]:
-    """Return all cells of a row in table order; `names` are the columns of its values."""
+    """Return the cells of a row by column name, in table order. `names`: names of the columns that
+    were read, in the order of the values."""
     if raw.row is not None:
         return raw.row
     found = dict(zip(dict.fromkeys(names), raw.values or (), strict=False))
@@ -207,8 +217,7 @@ def _row_of(raw: RawRow, names: Sequence[str], table: Table) -> Mapping[str, obj
 
 
 def input_columns(settings: RunSettings) -> list[Column]:
-    """Return the columns that the run reads. Columns that it predicts are included as optional
-    ones."""
+    """Return the columns that the run reads or predicts. Those that it predicts are optional."""
     data, spec = settings.data, spec_of(settings)
     if data.fields:
         return list(text_schema("fields", settings).columns)
@@ -234,8 +243,8 @@ def _targets(settings: RunSettings) -> set[str]:
 
 
 def input_words(settings: RunSettings) -> set[str]:
-    """Return the names under which options and arguments can rename the columns that a run reads.
-    `text` always means the first column."""
+    """Return the keywords with which options and arguments can name the columns that a run reads.
+    For texts, `text` is always one of them and names the first column."""
     columns = [one for one in input_columns(settings) if not one.is_field]
     found = {
         word for one in columns for word in one.python_names if one.name not in _targets(settings)
@@ -247,8 +256,15 @@ def bind_inputs(
     table: Table, settings: RunSettings, needs: Mapping[str, str] | None = None, *,
     guesses: bool = True,
 ) -> Binding:  # fmt: skip
-    """Bind the columns that a run reads in a table, as in training. `needs` may name them:
-    `{"text": "review"}`. A tagger reads sentences if the table has no lists of words."""
+    """Bind the columns that a run reads in a table, as in training. If a table for a tagger has no
+    lists of words, a column of sentences is bound instead.
+
+    Args:
+        table: Table of inputs.
+        settings: Settings of the run.
+        needs: Explicit column names, such as `{"text": "review"}`.
+        guesses: Whether a column may be bound only because no other column fits.
+    """
     columns, targets = input_columns(settings), _targets(settings)
     if not table.name:  # names of training are tried first; numbers of a file mean nothing here
         columns = [
@@ -270,7 +286,8 @@ def bind_inputs(
 
 
 def _has_words(table: Table, column: Column) -> bool:
-    """Whether some column contains lists."""
+    """Whether the column contains lists in the first rows. If it has no fixed name, any column
+    counts."""
     names = [column.given_name] if column.is_strict else table.columns
     return any(isinstance(to_python(row.get(name)), list) for row in table.sample for name in names)
 
@@ -281,7 +298,8 @@ def _table_inputs(
 ) -> InputFile:  # fmt: skip
     data, columns = settings.data, input_columns(settings)
     targets = [one for one in columns if one.name in _targets(settings)]
-    # Columns may have any name, but a line of data must not be taken for a header.
+    # Without the target columns of training, the first line may be data rather than a header, so
+    # columns are bound by their names only.
     guesses = any(is_named(table, one) for one in targets)
     binding = bind_inputs(table, settings, needs, guesses=guesses)
     written = spec_of(settings).reads_documents
@@ -306,7 +324,7 @@ def _table_inputs(
 
 
 def describe_media_columns(path: str, data: DataSettings, what: MediaModality) -> str:
-    """Describe which column of a list of media files is read."""
+    """Return a message that states which column of a list of media files is read."""
     [bound] = media_tables([path], data, media_columns(what, None, data))
     table = bound.table
     (name,) = (name for name, one in bound.binding.items() if not one.is_region)
@@ -319,11 +337,12 @@ def describe_media_columns(path: str, data: DataSettings, what: MediaModality) -
 
 
 ROLES = {"source": "text", "other": "second text"}
-"""Names of columns in messages about inputs, if they differ from the names in the task."""
+"""Words for columns in messages about inputs, by the names of the columns in the task."""
 
 
 def describe_columns(table: Table, binding: dict[str, Column]) -> str:
-    """Describe how columns are used: `column 1 is the text; column 2 is not read`."""
+    """Return a message that states how columns are used, such as `column 1 is the text; column 2 is
+    not read`."""
     unit = "field" if table.form == "lines of JSON" else "column"
 
     def named(name: str) -> str:
@@ -357,9 +376,11 @@ def _is_table(
     file: DataFile, data: DataSettings, spec: Spec, columns: Sequence[Column],
     labels: Sequence[str] = (),
 ) -> bool:  # fmt: skip
-    """Whether a file must be read as a table. It is one if it has the columns of training, by name
-    or number or under usual names. A file that cannot be plain text counts as one, too, so that
-    reading it reports what is missing."""
+    """Whether a file must be read as a table.
+
+    A file is a table if it has the columns of training, by name, number or usual name. A file that
+    cannot be plain text also counts as a table, so that an error reports the missing columns.
+    """
     if file.first_bytes.startswith(PARQUET_START) or data.fields:
         return True
     path, head = file.path, _head(file)
@@ -393,12 +414,12 @@ def _is_table(
         return False
     if all(name.isdecimal() for name in names):
         return len(cells) != len(names)
-    # A model that compares two texts also accepts lines of two texts separated by a tab.
+    # A model that compares two texts accepts lines of two texts separated by a tab, too.
     return not (data.other_field and len(cells) == 2)
 
 
 def _columns_of_tagger(settings: RunSettings) -> tuple[Column, ...]:
-    """Columns of input for a tagger: lists of words, or whole sentences."""
+    """Return the columns that a tagger can read: lists of words, or whole sentences."""
     first = input_columns(settings)[0]
     return (
         first,
@@ -407,7 +428,7 @@ def _columns_of_tagger(settings: RunSettings) -> tuple[Column, ...]:
 
 
 def _sentences(words: Column) -> Column:
-    """Return the column of whole sentences, which may replace lists of words."""
+    """Return the column of whole sentences, which can be used instead of the column `words`."""
     return class_of("text")(
         "text", "text_field", TEXT.also, words.optional, given_name=words.given_name,
         is_strict=words.is_strict,
@@ -415,7 +436,8 @@ def _sentences(words: Column) -> Column:
 
 
 def _is_tagged_table(file: DataFile, settings: RunSettings) -> bool:
-    """Whether a column contains sentences or lists of words. Otherwise each line is one word."""
+    """Whether a file is a table with a column of sentences or of words. Other files contain one
+    sentence or one word per line."""
     if is_stream(file.path):
         return False
     if file.first_bytes.startswith(PARQUET_START) or has_extension(file.path, COMMA):
@@ -443,7 +465,8 @@ def _in_columns(file: DataFile, settings: RunSettings) -> bool:
 
 
 def _words(file: DataFile, settings: RunSettings, note: Note) -> Iterator[Question]:
-    """Yield sentences as they are, or CoNLL lines as tab-separated columns with the word first."""
+    """Return the sentences or words of a file, line by line. The columns of CoNLL files are
+    separated by tabs, with the word first."""
     data = settings.data
     columns = [one for one in text_schema("tagged", settings).columns if one.is_words]
     lines = file.lines()
@@ -470,7 +493,8 @@ def _words(file: DataFile, settings: RunSettings, note: Note) -> Iterator[Questi
 def _json_words(
     file: DataFile, column: Column, data: DataSettings, note: Note
 ) -> Iterator[Question]:
-    """Yield JSON lines of one sentence each. Errors name the line by its number."""
+    """Yield the lines of a JSON Lines file with one sentence per line. Errors name the line by its
+    number."""
     for number, line in enumerate(file.lines(), 1):
         where = f"{file.name}, line {number:,}"
         try:

@@ -1,12 +1,13 @@
-"""Prepare data files for training: check, split, tokenise and store them in the run folder.
+"""Prepare data files for training: check, split, tokenize and store them in the run folder.
 
-The result is the folder `data/`. It is built under a temporary name and renamed when complete. If
-the process is killed at any moment, the next one resumes the work. The folder stores checksums of
-itself and of its inputs, so that it is reused exactly if nothing has changed. Preparing uses all
-cores, and memory for a few blocks of text and about 100 bytes per example. Texts are read twice,
-for the check with their checksum and for their tokens, and once more to learn a vocabulary, from
-the files or, if they are small, from memory; media are read once, and the check uses facts stored
-about them.
+The result is the folder `data/`. It is built under a temporary name and renamed when it is
+complete. If the process is killed at any moment, the next one resumes the work. The folder stores
+checksums of its files and of its inputs, and is reused only if nothing has changed.
+
+All cores are used. Memory holds a few blocks of text and about 100 bytes per example. Texts are
+read twice: once for the check and the checksum, once for the tokens. Training a tokenizer reads
+them once more, from memory if they are small. Media are read once, and the check uses the
+properties that are stored with them.
 """
 
 from __future__ import annotations
@@ -72,15 +73,15 @@ from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.trainer import train_on_texts, train_vocabularies
 
 FEW_DOCUMENTS = 20
-"""With fewer documents, the last tenth of the characters is held out instead of whole documents: a
-few documents would be a poor sample."""
+"""Minimum number of documents of which whole documents are held out. With fewer, the last tenth of
+the characters is held out instead, because a few documents would be a poor sample."""
 
 MIXED = 6
-"""Seed of the order of validation media. Folders are read class by class, but evaluations during
-training use the first examples, which must be a fair sample. Any number would do."""
+"""Seed for the order of validation media. Folders are read class by class, but evaluations during
+training use the first examples, so they must be a fair sample. The value is arbitrary."""
 
 RECORD_SECONDS = 2.0
-"""Seconds between records of the progress: the most work that an interruption loses."""
+"""Number of seconds between records of progress. An interruption loses at most this much work."""
 
 
 def prepare(
@@ -92,12 +93,16 @@ def prepare(
     specials: Sequence[str] = (),
     media: MediaSpec | None = None,
 ) -> PreparedData:
-    """Check, split and tokenise the data, or reuse the result if it is up to date. A tokenizer is
-    trained unless one is given.
+    """Check, split and tokenize the data, or reuse the prepared data if it is up to date.
 
-    `specials` are tokens that no text produces, such as `<mask>`. If the given tokenizer lacks
-    them, they get new ids after all others. `media` gives the form and target of images, videos and
-    audio.
+    Args:
+        settings: Settings of the run.
+        folder: Run folder that gets the prepared data.
+        progress: Progress reporter.
+        tokenizer: Tokenizer to use; None: a tokenizer is trained or read as the settings say.
+        specials: Special tokens that no text produces, such as `<mask>`. If the given tokenizer
+            lacks them, they get new ids after all others.
+        media: Format and target of images, videos and audio; None for texts.
     """
     _check_data_given(schema_of(settings, media), settings)
     folder.mkdir(parents=True, exist_ok=True)
@@ -114,10 +119,11 @@ def prepare(
 
         made = verified_manifest(folder / DATA, progress.note)
         if made is None or made["inputs"] != wanted():
-            # Work resumes after whole blocks, so the blocks and columns must be the same as before.
+            # Work resumes after whole blocks, so blocks and columns must be the same as before the
+            # interruption.
             blocks = [source.BLOCK, source.BLOCK_CHARACTERS, lines.PIECE]
             cut = {"blocks": blocks, **({"shapes": len(WordShape)} if schema.is_tagged else {})}
-            # Without an earlier attempt, the scan of the files computes their checksums on the way.
+            # If there was no earlier attempt, the scan of the files also computes their checksums.
             with open_workdir(folder / DATA, lambda: wanted() | cut, progress.note) as place:
                 build = DataBuilder(both or sources(settings), place, progress)
                 facts = build.run(tokenizer, specials)
@@ -135,8 +141,8 @@ def prepare(
 def _other_inputs(
     schema: Schema, settings: RunSettings, tokenizer: Tokenizer | None, specials: Sequence[str]
 ) -> DataManifest:
-    """Return what determines the prepared data besides the contents of the files and the `data`
-    settings."""
+    """Return everything that determines the prepared data apart from the contents of the files and
+    the settings of `data`."""
     given = tokenizer and hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
     found: DataManifest = {"kind": schema.name, "specials": list(specials), "given": given}
     if schema.is_tagged:
@@ -149,7 +155,7 @@ def _other_inputs(
 
 def _media_inputs(both: tuple[DataSource, DataSource], folder: Path) -> DataManifest:
     """Return everything that determines the prepared data of media. Contents are read again only if
-    the names, sizes or times of the files have changed."""
+    names, sizes or modification times of the files have changed."""
     settings, media = both[0].settings, both[0].schema.media
     assert media is not None
     if settings.data.on_bad_row == "error":
@@ -183,8 +189,8 @@ def _check_data_given(schema: Schema, settings: RunSettings) -> None:
 
 
 class DataBuilder:
-    """Builder of all prepared files except the manifest. Its stages are recorded, and each runs
-    only once."""
+    """Builds all files of the prepared data except the manifest. Each completed stage is recorded,
+    so that it runs only once."""
 
     def __init__(
         self, both: tuple[DataSource, DataSource], place: WorkDir, progress: Progress
@@ -197,7 +203,7 @@ class DataBuilder:
         self.progress = progress
 
     def run(self, given: Tokenizer | None, specials: Sequence[str]) -> DataManifest:
-        """Run all stages and return the facts for the manifest."""
+        """Run all stages, and return the entries for the manifest."""
         split = self.place.state / "held_out.npy"
         if self.media is not None:
             examples = [*self.training, *self.validation]
@@ -246,7 +252,7 @@ class DataBuilder:
         return "characters" if self.schema.counts_characters else self.schema.unit
 
     def _surveys(self) -> tuple[DatasetScan, DatasetScan | None]:
-        """Scan the training data, and the validation data if there are any."""
+        """Scan the training data, and the validation data if there is any."""
         if self.media is not None:
             seen, held = scan_media(self.training, self.place.results), None
             if self.validation.is_given:
@@ -260,7 +266,8 @@ class DataBuilder:
         return seen, held
 
     def _plan(self, split: Path) -> DataManifest:
-        """Check and split the data: the stage that needs no tokenizer."""
+        """Check and split the data, and return the results for later stages. `split`: file that
+        stores which examples are held out or have no text."""
         seen, held = self._surveys()
         report = check(seen, held)
         if report.impossible:
@@ -274,7 +281,7 @@ class DataBuilder:
         if held is None and self.schema.in_pieces and seen.filled.sum() < FEW_DOCUMENTS:
             cut = int(0.9 * int(seen.lengths[0][seen.filled].sum()))
         elif held is None:
-            # The split is the peak of memory: drop what only the check needs.
+            # Splitting needs the most memory, so drop first what only the check needs.
             surveys.clear()
             seen = replace(seen, exact=seen.exact[:0].copy(), lengths=())
             held_out = split_off(seen, self.settings.data.valid_size, report)
@@ -300,7 +307,8 @@ class DataBuilder:
         self, plan: DataManifest, examples: Iterator[source.Example],
         given: Tokenizer | None, specials: Sequence[str],
     ) -> Vocabularies:  # fmt: skip
-        """Return the given vocabularies, or train them on the training examples."""
+        """Return vocabularies for the texts: the given tokenizer, the one in a file, or new ones
+        that are trained on the training examples."""
         if given is not None:
             tokenizer = given.with_specials(specials)
             return Vocabularies(tokenizer, tokenizer)
@@ -318,7 +326,7 @@ class DataBuilder:
             return Vocabularies(tokenizer, tokenizer)
 
     def _encode(self, encoder: DatasetWriter, blocks: Iterator[RoutedBlock], size: int) -> None:
-        """Encode all remaining blocks, and record the progress from time to time."""
+        """Encode all remaining blocks, and record the progress regularly."""
         kept = time.monotonic()
         columns = self.schema.text_names
         progress = self.progress if columns else SILENT
@@ -345,8 +353,8 @@ class DataBuilder:
     def _media_blocks(
         self, held_out: NDArray[np.bool_], usable: NDArray[np.bool_]
     ) -> Iterator[RoutedBlock]:
-        """Yield blocks of training examples in order, then of validation examples in random order,
-        each with the number under which its media are stored."""
+        """Yield blocks of training examples in order, then of validation examples in random order.
+        In the examples, media are replaced by the numbers under which they are stored."""
         folder, n = self.place.results, len(usable)
         training = stored_examples(self.training, folder)
         validation = list(compress(training, held_out))
@@ -362,9 +370,11 @@ class DataBuilder:
 
 
 def stored_examples(source: DataSource, folder: Path, first: int = 0) -> list[Example]:
-    """Return examples whose media are replaced by their numbers in the folder, where they follow
-    the `first` examples of other sources. An unreadable item has the number of another one and must
-    not be used."""
+    """Return examples in which media are replaced by the numbers under which they are stored.
+
+    The number of an unreadable item is that of another item and must not be used. `first`: number
+    of examples of other sources that are stored before these.
+    """
     names = source.schema.media_names
     stored = np.cumsum(read_media_records(folder)["marks"] & UNREADABLE == 0) - 1
     rows = stored.reshape(-1, len(names))[first:].tolist()
@@ -383,9 +393,13 @@ def _for_training(source: DataSource, router: Router) -> Iterator[source.Example
 def evaluation_set(
     settings: RunSettings, tokenizer: Tokenizer, labels: Sequence[str]
 ) -> tuple[Columns, list[DataManifest]]:
-    """Load the files of `data.text` (or `data.pairs`) for evaluation. Returns the encoded columns
-    in memory, and the examples as in the files. A label that is not in `labels` raises an error
-    with its file and line."""
+    """Load the files of `data.text` (or `data.pairs`) for evaluation.
+
+    A label that is not in `labels` raises an error with its file and line.
+
+    Returns:
+        The encoded columns in memory, and the examples as they are in the files.
+    """
     _check_data_given(schema_of(settings), settings)
     with work_folder() as folder:
         words = folder / "tokenizer.json"
@@ -405,12 +419,16 @@ def evaluation_set(
 
 @dataclass(frozen=True)
 class EvaluationMedia:
-    """A test set of images, videos or audio."""
+    """Test set of images, videos or audio."""
 
     items: Columns
+    """Decoded media and encoded targets."""
+
     places: list[str]
+    """File and line of each example."""
+
     targets: list[str]
-    """Labels or texts as in the files; empty if the task has no such targets."""
+    """Labels or texts as they are in the files; empty if the task has neither."""
 
 
 def evaluation_media(
@@ -421,9 +439,12 @@ def evaluation_media(
     tokenizer: Tokenizer | None = None,
     progress: Progress = SILENT,
 ) -> EvaluationMedia:
-    """Load all media of `data.media` for evaluation. An item that cannot be read, lacks a target or
-    has a label that is not in `labels` raises an error with its place, because leaving it out would
-    change the score. Texts are tokenised if a tokenizer is given."""
+    """Load all media of `data.media` for evaluation.
+
+    An item raises an error with its file and line if it cannot be read, has no target, or has a
+    label that is not in `labels`. Leaving it out would change the score. Texts are tokenized if a
+    tokenizer is given.
+    """
     if not settings.data.media:
         raise DataError(f"no data to evaluate was given. Give {DATA_ARGUMENT} after the run.")
     source, _ = sources(settings, media)

@@ -1,4 +1,4 @@
-"""Scan examples once for the few numbers that the data check and the split need."""
+"""Scan all examples once for the few numbers that the data check and the split need."""
 
 from __future__ import annotations
 
@@ -21,51 +21,60 @@ from headway.data.source import DataSource, Example, in_example_blocks
 from headway.data.workers import map_blocks
 
 EMPTY, SAME, SWAPPED, CONTROL, REPLACED, GARBLED = (1 << bit for bit in range(6))
-"""Bits that mark examples: no text or an empty side; identical sides; sides that look swapped;
-control characters; the replacement character U+FFFD; UTF-8 that was decoded as Latin-1."""
+"""Bits that mark unusual examples. `EMPTY`: no text, or an empty side of a pair. `SAME`: both sides
+are identical. `SWAPPED`: the sides look swapped. `CONTROL`: control characters. `REPLACED`: the
+replacement character U+FFFD. `GARBLED`: UTF-8 that was decoded as Latin-1."""
 
 ColumnBlock = tuple[NDArray[Any], ...]
-"""Computed columns of one block of examples."""
+"""Arrays with one entry per example of a block."""
 
 _JOIN = "\t"
 
 ROOM = 1 << 19
-"""Number of rows by which arrays grow at a time: a few megabytes per column."""
+"""Number of entries by which arrays grow at a time. It is a few megabytes per array."""
 
 MOST_PROBLEMS = 10_000
-"""Maximum number of problems that are listed, so that a file in the wrong format does not fill the
-memory."""
+"""Maximum number of problems that are listed. Without a limit, a file in the wrong format could
+fill the memory."""
 
 
 @dataclass
 class LabelScan:
-    """Labels or tags of a split: their counts, and examples with problems."""
+    """Counts of the labels or tags in a split, and examples with problems."""
 
     places: dict[str, str] = field(default_factory=dict)
-    """Where each label was first seen."""
+    """File and line of the first occurrence of each label."""
 
     numbers: dict[str, int] = field(default_factory=dict)
-    """Number assigned to each label, in the order of first occurrence."""
+    """Index of each label, in the order of first occurrence."""
 
     counts: Counter[str] = field(default_factory=Counter)
+    """Number of occurrences of each label."""
+
     n_unlabelled: int = 0
-    """Number of examples without labels."""
+    """Number of examples without a label."""
 
     first_unlabelled: str = ""
+    """File and line of the first example without a label."""
+
     misfits: int = 0
-    """Number of tags that do not fit their tag scheme."""
+    """Number of tags that do not fit the tag scheme."""
 
     first_misfit: str = ""
+    """File and line of the first tag that does not fit the tag scheme."""
+
     problems: dict[str, str] = field(default_factory=dict)
-    """Errors of examples that are left out, by their place; only the first `MOST_PROBLEMS`."""
+    """Error message of each example that is left out, by file and line. Only the first
+    `MOST_PROBLEMS` are kept."""
 
     n_problems: int = 0
+    """Number of examples that are left out."""
 
     present: Counter[str] = field(default_factory=Counter)
-    """Number of examples in which each field of a document is present."""
+    """Number of documents in which each field is present."""
 
     def add(self, item: Example, target: Column | None, columns: Sequence[str]) -> int:
-        """Count an example and return the number of its first label; -1 without labels."""
+        """Count an example, and return the index of its first label; -1 without labels."""
         if item.problem:
             self.n_problems += 1
             if self.n_problems <= MOST_PROBLEMS:
@@ -90,31 +99,39 @@ class LabelScan:
 
 @dataclass(frozen=True)
 class DatasetScan:
-    """Facts about all examples of a split in about 40 bytes each. A document is one example."""
+    """Properties of all examples of a split, in about 40 bytes per example. A document is one
+    example."""
 
     source: DataSource
     key: UInt64Array
-    """Hash of the text, the source or all fields, ignoring case and punctuation."""
+    """Hash of the text, the source, or all fields of each example, ignoring case and punctuation.
+    For media, hash of the content."""
 
     other: UInt64Array
-    """Hash of the second text or the target; equal to `key` without one."""
+    """Hash of the second text, the target, or the second media item of each example. If there is
+    none, it equals `key`."""
 
     exact: UInt64Array
-    """Hash of the texts with case and punctuation."""
+    """Hash of all texts of each example, including case and punctuation."""
 
     lengths: tuple[NDArray[np.integer[Any]], ...]
-    """Lengths in characters: of the whole example, or of source and target."""
+    """Lengths in characters: one array for pairs of source and target each, otherwise one for whole
+    examples."""
 
     flags: NDArray[np.uint8]
+    """Marks of each example, such as `EMPTY`."""
+
     label: NDArray[np.int32]
-    """Number of the label; -1 without a label."""
+    """Index of the label of each example; -1 without a label."""
 
     labels: LabelScan
+    """Counts of labels or tags."""
+
     unequal: UnequalCounts | None = None
-    """The error that ended the scan early, if any."""
+    """Error that ended the scan of aligned files early; None if there was none."""
 
     media: MediaRecords | None = None
-    """Sizes and marks of images, videos and audio, with one entry per column of each example."""
+    """Sizes and marks of images, videos and audio, by example and media column. None for texts."""
 
     def __len__(self) -> int:
         return len(self.key)
@@ -131,7 +148,8 @@ class DatasetScan:
         return np.flatnonzero(self.flags & mark)
 
     def examples(self, rows: Iterable[int]) -> dict[int, Example]:
-        """Read the examples of these rows again, each by its first item."""
+        """Return the examples with these indices, which are read again. Of a document in pieces,
+        only the first piece is returned."""
         wanted = set(rows)
         last = max(wanted, default=-1)
         firsts = (item for item, first in with_first_flags(self.source) if first)
@@ -139,7 +157,7 @@ class DatasetScan:
 
 
 def with_first_flags(items: Iterable[Example]) -> Iterator[tuple[Example, bool]]:
-    """Yield each item, and whether an example begins with it."""
+    """Yield each item, and whether it begins an example rather than continuing a document."""
     first = True
     for item in items:
         yield item, first
@@ -153,9 +171,15 @@ def scan_examples(
     *,
     learn: bool = True,
 ) -> DatasetScan:
-    """Read all files once; `advance` receives the amount read, in the unit of the source. With
-    `learn`, the texts of pairs are added to the language profiles of source and target. Without,
-    they are only compared with the profiles."""
+    """Scan all texts of a source once.
+
+    Args:
+        source: Texts to scan.
+        advance: Function that receives the progress, in pairs or characters.
+        profiles: Language profiles, with which swapped pairs are found.
+        learn: Whether the texts of pairs are added to the profiles, rather than only compared with
+            them.
+    """
     names, blocks = LabelScan(), _Blocks(source)
     schema = source.schema
     labelled = schema.has_classes
@@ -187,10 +211,10 @@ def scan_examples(
     if schema.in_pieces:
         firsts = np.flatnonzero(np.concatenate([[True], ends[:-1]]))
         lengths = tuple(np.add.reduceat(side, firsts, dtype=np.int64) for side in lengths)
-        # A mark of any piece applies to the document; it is empty only if all pieces are.
+        # A document has every mark of its pieces, but it is empty only if all its pieces are.
         empty: NDArray[np.uint8] = np.bitwise_and.reduceat(marks & np.uint8(EMPTY), firsts)
         marks = np.bitwise_or.reduceat(marks & ~np.uint8(EMPTY), firsts) | empty
-        # A document is identified by the text of its first piece and its length.
+        # The text of the first piece and the total length identify a document.
         exact = exact[firsts] ^ mix_bits(lengths[0].astype(np.uint64))
         key, label = key[firsts], label[firsts]
         other = key
@@ -198,8 +222,8 @@ def scan_examples(
 
 
 def scan_media(source: DataSource, folder: Path, first: int = 0) -> DatasetScan:
-    """Scan media that were decoded into the folder. `first`: number of examples of another split
-    that come before them."""
+    """Return the scan of media that were decoded into the folder. `first`: number of examples of
+    another split that are stored before these."""
     examples, each_has = list(source), len(source.schema.media_columns)
     here = slice(first * each_has, (first + len(examples)) * each_has)
     facts = read_media_records(folder)[here].reshape(-1, each_has)
@@ -228,8 +252,8 @@ class _Block(NamedTuple):
 
 
 class _Blocks:
-    """Iterator over the texts of a source, in blocks by column. The examples of each block are
-    appended to `taken`."""
+    """Iterator over blocks of texts of a source, as one list of texts per column. The examples of
+    each block are appended to `taken`."""
 
     def __init__(self, source: DataSource) -> None:
         self.source = source
@@ -265,14 +289,14 @@ class _BlockScan(NamedTuple):
 
 @dataclass(frozen=True)
 class _BlockScanner:
-    """Callable that computes facts about a block of texts. It can be pickled for worker
+    """Computes hashes, lengths and marks of a block of texts. It can be pickled for worker
     processes."""
 
     translated: bool
     """Whether the second column is a translation of the first."""
 
     joined: bool
-    """Whether all columns together are one text."""
+    """Whether all columns together form one text."""
 
     def __call__(self, texts: list[list[str]]) -> _BlockScan:
         filled = np.array([[bool(text.strip()) for text in side] for side in texts], np.bool_)
@@ -299,8 +323,8 @@ class _BlockScanner:
 
 
 class GrowingColumns:
-    """Arrays that grow block by block. Joining many small arrays at the end would take twice the
-    memory, because memory of small arrays is not returned to the system."""
+    """Arrays that grow block by block. Joining many small arrays at the end would need twice the
+    memory, because the memory of small arrays is not returned to the operating system."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -323,17 +347,17 @@ class GrowingColumns:
 
 
 def damage_flags(texts: CharacterCodes) -> NDArray[np.uint8]:
-    """Return marks of texts that contain characters which suggest a damaged encoding."""
+    """Return marks of texts with characters that suggest a damaged encoding."""
     marks = np.zeros(len(texts.sizes), np.uint8)
-    # Only characters outside printable ASCII are suspicious. Unsigned subtraction makes those below
-    # 0x20 large.
+    # Only characters outside printable ASCII are suspicious. With unsigned integers, the
+    # subtraction turns codes below 0x20 into large numbers.
     odd = np.flatnonzero(texts.codes - np.uint32(0x20) >= 0x5F)
     codes, following = texts.codes[odd], texts.codes[np.minimum(odd + 1, len(texts.codes) - 1)]
     ends = texts.starts + texts.sizes - 1
     rows = np.searchsorted(ends, odd)
     inside = odd != ends[rows]
     control = ((codes < 0x20) & (codes != 0x09)) | ((codes >= 0x7F) & (codes < 0xA0))
-    # Read as Latin-1, UTF-8 turns "ä" into "Ã¤" and quotes and dashes into "â€…".
+    # UTF-8 that is read as Latin-1 shows "ä" as "Ã¤", and quotes and dashes as "â€…".
     latin = ((codes == 0xC3) | (codes == 0xC2)) & (following >= 0x80) & (following < 0xC0)
     garbled = latin | ((codes == 0xE2) & (following == 0x20AC))
     for mark, found in ((CONTROL, control), (REPLACED, codes == 0xFFFD), (GARBLED, garbled)):

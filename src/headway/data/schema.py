@@ -1,7 +1,7 @@
-"""The form of examples in a dataset: their columns, and how rows are read and counted.
+"""Schemas of datasets: the columns of the examples, and how rows are read and counted.
 
-A schema follows from the columns that the task needs, the settings and, for images, videos and
-audio, the form in which they are stored.
+A schema follows from the columns that the task needs, from the settings and, for images, videos and
+audio, from the format in which they are stored.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 SIDES = ("source", "target")
 SHOWN = 20_000
-"""Maximum number of validation examples kept as text, for reports and pages: more than anyone looks
-at."""
+"""Maximum number of validation examples that are kept as text, for reports and pages. It is more
+than anyone looks at."""
 
 
 @dataclass(frozen=True)
 class MediaSpec:
-    """Format of the media that a task reads, and the target that comes with them."""
+    """Format of the media that a task reads, and the target that accompanies them."""
 
     form: ItemFormat
-    """Size and sampling to which media are converted."""
+    """Size or sampling rate to which media are converted."""
 
     target: Need | None = None
-    """Column that accompanies each item: a label, a text, or a second item (`OTHER`). None:
-    nothing."""
+    """Column that accompanies each item: a label, a text, or a second item (`OTHER`). None: media
+    alone."""
 
     @classmethod
     def of(cls, what: MediaType, shape: MediaSettings, target: Need | None = None) -> MediaSpec:
@@ -56,13 +56,13 @@ class MediaSpec:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a dataset, and the meaning of its rows."""
+    """Columns of a dataset, and the meaning of its rows."""
 
     name: Reads
-    """Form of the examples, such as `pairs`, which is stored with prepared data."""
+    """Name of the schema, such as `pairs`. It is stored with prepared data."""
 
     columns: tuple[Column, ...]
-    """Columns to bind in files, with the names that the settings give them."""
+    """Columns to bind in files, with their names from the settings."""
 
     unit: str
     """Unit in which examples are counted, such as `pairs`."""
@@ -71,38 +71,42 @@ class Schema:
     """Setting of `data` that takes the training files."""
 
     contents: FileContents = "table"
-    """What a file contains if it has no columns."""
+    """Expected contents of a file without columns."""
 
     counts_blank_lines: bool = False
     """Whether an empty line counts as an example without text."""
 
     is_translation: bool = False
-    """Whether an example is a source and its target, aligned line by line."""
+    """Whether an example is a pair of a source and its translation."""
 
     is_tagged: bool = False
     """Whether an example is a sentence with one tag per word."""
 
     has_fields: bool = False
-    """Whether an example is a document with named fields, of which it may lack some."""
+    """Whether an example is a document with named fields, some of which may be missing."""
 
     in_pieces: bool = False
-    """Whether an example may be so long that it is read in several pieces."""
+    """Whether an example may be long enough to be read in several pieces."""
 
     all_shown: bool = False
     """Whether all validation examples are kept as text, because translations are scored against
     them."""
 
     are_compared: bool = False
-    """Whether the check reports equal inputs with different labels."""
+    """Whether the data check reports equal inputs with different labels."""
 
     most_shown: int = SHOWN
+    """Maximum number of validation examples that are kept as text."""
+
     media: MediaSpec | None = None
+    """Format and target of media; None for texts."""
+
     roles: Mapping[str, str] = field(default_factory=dict)
-    """Names of stored values that differ from the names of their columns, by column."""
+    """Names of stored values by the names of their columns, where the two differ."""
 
     @property
     def text_names(self) -> tuple[str, ...]:
-        """Names of the values that are tokenised."""
+        """Names of the values that are tokenized."""
         if self.is_tagged:
             return ("text",)
         names = (one.name for one in self.columns if one.is_text)
@@ -110,7 +114,7 @@ class Schema:
 
     @property
     def token_columns(self) -> dict[str, TokenColumn]:
-        """Columns whose values are tokenised, by the names of the token arrays."""
+        """Columns whose values are tokenized, by the names of their token arrays."""
         if self.is_tagged:
             words = next(one for one in self.columns if one.is_words)
             return {"text": cast("TokenColumn", words)}
@@ -120,7 +124,7 @@ class Schema:
 
     @property
     def other_columns(self) -> tuple[Column, ...]:
-        """The columns that are stored without a tokenizer."""
+        """Columns that are stored without a tokenizer."""
         return tuple(one for one in self.columns if not one.is_text and not one.is_words)
 
     @property
@@ -133,23 +137,23 @@ class Schema:
 
     @property
     def format(self) -> ItemFormat:
-        """Form in which the media are stored."""
+        """Format in which the media are stored."""
         assert self.media is not None
         return self.media.form
 
     @cached_property
     def target(self) -> Column | None:
-        """The column of labels or numbers; None if the task has none."""
+        """Column of labels or numbers; None if the task has none."""
         return next((one for one in self.columns if one.is_label), None)
 
     @property
     def counted(self) -> Column | None:
-        """The column of labels or tags, which the check counts."""
+        """Column of labels or tags, which the data check counts; None if the task has none."""
         return next((one for one in self.columns if one.is_counted), None)
 
     @property
     def has_classes(self) -> bool:
-        """Whether the targets are one label or several."""
+        """Whether the targets are classes, one or several per example."""
         return self.target is not None and self.target.is_class
 
     @property
@@ -163,33 +167,33 @@ class Schema:
 
     @property
     def has_target(self) -> bool:
-        """Whether each item of media comes with a label or a text."""
+        """Whether each media item comes with a label or a text."""
         return self.target is not None or bool(self.text_names)
 
     @property
     def counts_characters(self) -> bool:
-        """Whether progress is counted in characters instead of rows, because texts differ in
+        """Whether progress is counted in characters instead of examples, because texts differ in
         length."""
         return self.media is None and not self.is_translation
 
     def without_target(self) -> Schema:
-        """Return the schema with only the media columns."""
+        """Return a copy of the schema with only the media columns."""
         return replace(self, columns=self.media_columns)
 
     def stored(self, binding: Binding) -> Binding:
-        """Return the binding with columns renamed as their values are stored."""
+        """Return the binding with each column renamed to the name of its stored values."""
         return {
             name: replace(one, name=self.roles.get(one.name, one.name))
             for name, one in binding.items()
         }
 
     def without_settings(self) -> tuple[Column, ...]:
-        """Return the columns without names from the settings, for files that need none, such as two
-        aligned files."""
+        """Return the columns without the names from the settings. They are for files whose columns
+        have no names, such as two aligned files."""
         return tuple(replace(one, given_name="", is_strict=False) for one in self.columns)
 
     def shown(self, example: Example) -> dict[str, Any]:
-        """Return what is stored of a validation example for display."""
+        """Return the JSON object that displays a validation example in reports."""
         if self.media is not None:
             label = example.text("number") or ", ".join(example.labels)
             said = {} if self.target is None else {"label": label}
@@ -203,7 +207,7 @@ class Schema:
 
 
 def schema_of(settings: RunSettings, media: MediaSpec | None = None) -> Schema:
-    """Return the schema of the data of a run."""
+    """Return the schema of a run's data. `media`: format and target of media; None for texts."""
     if media is not None:
         return _media(settings, media)
     reads = spec_of(settings).reads
@@ -213,7 +217,7 @@ def schema_of(settings: RunSettings, media: MediaSpec | None = None) -> Schema:
 
 
 def text_schema(reads: Reads, settings: RunSettings) -> Schema:
-    """Return the schema of texts in a given form, which may differ from that of the run's own
+    """Return the schema of texts that are read as `reads`, which may differ from the run's own
     data."""
     return BUILDERS[reads](settings)
 
@@ -221,8 +225,8 @@ def text_schema(reads: Reads, settings: RunSettings) -> Schema:
 def media_columns(
     what: MediaType, target: Need | None, data: DataSettings, answer: str = "label"
 ) -> tuple[Column, ...]:
-    """Return the media column, followed by the columns of the target if there is one. `answer`: the
-    kind of label."""
+    """Return the media column, followed by the column of the target if there is one. `answer`: kind
+    of the target, such as `label` or `number`."""
     made = class_of(what)
     names = dict.fromkeys(name for need in MEDIA_NEEDS.values() for name in need.names)
     columns: list[Column] = [made(what, "path_field", tuple(names))]
@@ -238,7 +242,8 @@ def media_columns(
 
 
 def answer_of(settings: RunSettings) -> str:
-    """Return the kind of target that the settings of the task choose, such as `number`."""
+    """Return the kind of target that the settings of the task select, such as `number`; `label` if
+    the task has no such setting."""
     own = getattr(settings, settings.task, None)
     return str(getattr(own, "answer", "label"))
 
@@ -253,8 +258,8 @@ def _media(settings: RunSettings, media: MediaSpec) -> Schema:
 
 
 def _needs(reads: Reads, settings: RunSettings) -> list[Column]:
-    """Return the columns of files in a form: those of the run's own task if it reads this form,
-    otherwise those of the first task that reads it."""
+    """Return the columns of texts that are read as `reads`. They are the columns of the run's task
+    if it reads such texts, otherwise those of the first task that does."""
     row = spec_of(settings)
     if row.reads != reads:
         row = next(one for one in SPECS.values() if one.reads == reads)
@@ -297,7 +302,8 @@ def _fields(settings: RunSettings) -> Schema:
 
 
 def _texts(settings: RunSettings) -> Schema:
-    """Return the schema of texts that are read twice, or of pairs of similar texts."""
+    """Return the schema of data for contrastive learning: texts of which two views are made, or
+    pairs of similar texts."""
     columns = _needs("texts", settings)
     if settings.data.pairs:
         return Schema(
@@ -326,4 +332,4 @@ BUILDERS: dict[Reads, Callable[[RunSettings], Schema]] = {
     "pairs": _pairs,
 }
 WITH_FIELDS = ("documents", "labelled")
-"""Forms of texts that may have fields instead (`data.fields`)."""
+"""Kinds of texts that may consist of several fields (`data.fields`)."""

@@ -1,4 +1,4 @@
-"""Guess where two aligned files stop matching, from the lengths of their lines alone."""
+"""Estimate where two aligned files stop matching, from the lengths of their lines alone."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from numpy.typing import NDArray
 from headway.data.files import display_name, open_lines
 
 MIN_GAIN = 2.0
-"""Minimum gain from assuming a shift, in badly matching pairs. With less, lines are assumed to be
-missing at the end of a file."""
+"""Minimum reduction of the cost by assuming a shift, in badly matching pairs. With less, lines are
+assumed to be missing at the end of a file."""
 
 FloatArray = NDArray[np.float64]
 
 MAX_SLIPS = 16
-"""Largest number of missing lines for which every place is tried for each line. Beyond it, all are
-assumed to be missing in one place, because the work grows with this number."""
+"""Maximum number of missing lines for which a position is searched for each line. Because the work
+grows with this number, more lines are assumed to be missing together at one position."""
 
 
 def describe_misalignment(
     source: FloatArray, target: FloatArray, paths: tuple[str, str], encoding: str
 ) -> str:
-    """Describe in a sentence where lines stop matching, with the first lines that differ."""
+    """Return a sentence that states where lines stop matching and shows the first lines that
+    differ."""
     shorter = min(len(source), len(target))
     cut = paths[0] if len(source) < len(target) else paths[1]
     if not shorter:
@@ -40,10 +41,11 @@ def describe_misalignment(
 
 
 def first_misaligned_row(source: FloatArray, target: FloatArray) -> int:
-    """Return the first row that is better aligned with a shift than without one.
+    """Return the index of the first line that matches better with a shift than without one.
 
-    Among all ways to insert the missing lines, the one with the least unusual length ratios wins.
-    If it is hardly better than a truncated file, the result is the number of rows.
+    Of all ways to insert the missing lines, the best has the least unusual length ratios. If it is
+    hardly better than assuming a truncated file, the number of lines of the shorter file is
+    returned.
     """
     if len(source) > len(target):
         source, target = target, source
@@ -54,7 +56,7 @@ def first_misaligned_row(source: FloatArray, target: FloatArray) -> int:
     origins = np.arange(len(source) + 1)  # where the first shift happened, if one ended here
     for step, costs in enumerate(so_far[1:]):
         gain = best - costs
-        # Row at which it was best to leave the previous shift, for every number of rows so far.
+        # For each number of lines so far, the line at which leaving the previous shift cost least.
         lowest = np.minimum.accumulate(gain)
         rows = np.arange(len(gain))
         at = np.maximum.accumulate(np.where(gain <= lowest, rows, 0))
@@ -65,8 +67,8 @@ def first_misaligned_row(source: FloatArray, target: FloatArray) -> int:
 
 
 def _costs(source: FloatArray, target: FloatArray) -> FloatArray:
-    """Cumulative cost of the first n rows, for every n. The cost of a row is the distance of its
-    log length ratio from the median, at most 1."""
+    """Return the cost of matching the first n lines, for every n from 0. The cost of a line is the
+    distance of its log length ratio from the median, at most 1."""
     ratio = np.log((source + 3) / (target + 3))
     usual = np.median(ratio)
     return np.concatenate([[0.0], np.cumsum(np.minimum(np.abs(ratio - usual), 1.0))])

@@ -1,8 +1,8 @@
-"""Detect what a file or a value contains, by file extensions, first bytes and header rules.
+"""Detect the format of a file or value by file extension, first bytes and header rules.
 
-`sniff` returns the format of a file. The functions below it answer narrower questions of readers
-and commands about names, first lines and values in memory. There are no heavy imports, so that
-columns can be bound without torch.
+`sniff` returns the format of a file. The other functions answer narrower questions about names,
+first lines and values in memory. This module has no heavy imports, so that columns can be bound
+without torch.
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ IMAGES = frozenset(
     {".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm"}
 )
 MOVING = frozenset({".gif", ".webp", ".png", ".tif", ".tiff"})
-"""Image formats that can hold several frames."""
+"""File extensions of image formats that can contain several frames."""
 
 AUDIO = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au"})
 ARRAY = ".npy"
-"""Extension of NumPy arrays. They contain pixels or samples, which only their shape reveals."""
+"""File extension of NumPy arrays. Only the shape of an array shows whether it contains pixels or
+samples."""
 
 EXTENSIONS: dict[MediaType, frozenset[str]] = {
     "image": IMAGES | {ARRAY},
     "video": MOVING | {ARRAY},
     "audio": AUDIO,
 }
-"""File extensions by modality. `open_item.register` adds the extensions of other packages."""
+"""File extensions of each modality. `open_item.register` adds the extensions of other packages."""
 
 TAB, COMMA = ".tsv", ".csv"
 DELIMITED = frozenset({TAB, COMMA})
@@ -57,8 +58,9 @@ CONLL = frozenset({".conll", ".bio", ".bioes", ".iob", ".iob2", ".iobes"})
 """File extensions of CoNLL files with columns separated by spaces or tabs."""
 
 CONLL_U = ".conllu"
-"""File extension of CoNLL-U: words in column 2, parts of speech in column 4, comments before
-sentences, and lines of multiword tokens (`1-2`) and of empty nodes (`1.1`), which are skipped."""
+"""File extension of CoNLL-U files. Words are in column 2, parts of speech in column 4. Comments
+before sentences are skipped, and so are lines of multiword tokens (`1-2`) and empty nodes
+(`1.1`)."""
 
 PLAIN = ".txt"
 COMPRESSED = frozenset({".gz", ".xz", ".zst"})
@@ -72,13 +74,15 @@ MEDIA_STARTS = {
     b"II*\0": ".tif", b"MM\0*": ".tif", b"fLaC": ".flac", OGG: ".ogg", b"ID3": ".mp3",
     FORM: ".aiff", AU: ".au", b"\x93NUMPY": ARRAY,
 }  # fmt: skip
-"""File extensions by the first bytes of media. Readers detect formats the same way, except .npy."""
+"""File extensions of media by the first bytes of a file. Readers use the same bytes to detect
+formats, except for .npy."""
 
 FOREIGN = {
     PARQUET_START: ("Parquet", "pandas.read_parquet({path!r}).to_csv({csv!r}, index=False)"),
     b"ARROW1": ("Arrow", "pandas.read_feather({path!r}).to_csv({csv!r}, index=False)"),
 }
-"""Table formats that are not text: their name, and a Python call that converts a file to CSV."""
+"""Table formats that are not text, by their first bytes. Each has a name, and a Python call that
+converts a file to CSV."""
 
 NOT_TEXT = {
     b"PK\x03\x04": "a ZIP archive or an Excel file. Unpack it, or save the sheet as CSV.",
@@ -87,22 +91,22 @@ NOT_TEXT = {
     b"SQLite format 3": "an SQLite database. Save the table as CSV.",
 }
 NEVER_TEXT = (b"BZh91AY&SY", b"%PDF-1")
-"""First bytes of formats that are never text, even if all their other bytes could be."""
+"""First bytes of formats that are never text, even if all following bytes could be."""
 
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 FASTTEXT = "__label__"
-"""Prefix of the labels before each text in files of fastText."""
+"""Prefix of each label before a text in fastText files."""
 
 DOCUMENT = "-DOCSTART-"
-"""Start of the line that separates documents in a CoNLL file."""
+"""Beginning of the line that separates documents in a CoNLL file."""
 
 IsHeader = Callable[[Sequence[str], Sequence[Sequence[str]]], bool]
-"""Type of a function that returns whether the first line of a file is a header, given the lines
-after it."""
+"""Type of a function that takes the cells of the first line and of the lines after it, and returns
+whether the first line is a header."""
 
 NUMBERED = 5
-"""Number of rows with numbers below a text that is enough evidence to treat the first line as a
+"""Minimum number of rows with numbers or media files below a text, for the text to be taken for a
 header."""
 
 
@@ -126,9 +130,9 @@ class Format(Enum):
 
 
 def sniff(path: Path) -> Format:
-    """Return the format of a file by its name, or `FOLDER`.
+    """Return the format of a file by its name; for a folder, `Format.FOLDER`.
 
-    Whether plain text has columns depends on its first lines: see `is_json_lines`,
+    The name does not show whether plain text has columns. For this, see `is_json_lines`,
     `detect_separator` and `label_format`.
     """
     if path.is_dir():
@@ -149,23 +153,24 @@ def sniff(path: Path) -> Format:
 
 
 def extension(path: str | PathLike[str]) -> str:
-    """Return the last extension of a name in lower case."""
+    """Return the last extension of a file name, in lower case."""
     return Path(path).suffix.lower()
 
 
 def extensions(path: str | PathLike[str]) -> set[str]:
-    """Return all extensions of a name in lower case: `.csv` and `.gz` of `reviews.csv.gz`."""
+    """Return all extensions of a file name in lower case, such as `.csv` and `.gz` for
+    `reviews.csv.gz`."""
     return {one.lower() for one in Path(path).suffixes}
 
 
 def has_extension(path: str | PathLike[str], *wanted: str) -> bool:
-    """Whether one of the last two extensions of a path is wanted. The last one may be that of a
-    compression."""
+    """Whether one of the last two extensions of a path is among the wanted ones. The last extension
+    may be that of a compression format."""
     return bool(set(wanted) & {one.lower() for one in Path(path).suffixes[-2:]})
 
 
 def is_table_file(path: str | PathLike[str]) -> bool:
-    """Whether the name is that of a table, such as a manifest of media files."""
+    """Whether a file name is that of a table, such as a list of media files."""
     return has_extension(path, *TABLES)
 
 
@@ -178,14 +183,14 @@ def is_audio(path: str | PathLike[str]) -> bool:
 
 
 def is_visual(path: str | PathLike[str]) -> bool:
-    """Whether the file name is that of an image or a video. False for arrays, which may also
+    """Whether a file name is that of an image or video. Arrays do not count, because they may also
     contain audio."""
     last = extension(path)
     return last != ARRAY and last in EXTENSIONS["image"] | EXTENSIONS["video"]
 
 
 def is_media_file(path: str | PathLike[str]) -> bool:
-    """Whether the file name is that of an image, a video or audio, but not of an array."""
+    """Whether a file name is that of an image, video or audio file. Arrays do not count."""
     return is_audio(path) or is_visual(path)
 
 
@@ -194,28 +199,27 @@ def is_array(path: str | PathLike[str]) -> bool:
 
 
 def has_extension_of(path: Path, what: MediaType) -> bool:
-    """Whether a file has an extension of a modality; False for hidden files."""
+    """Whether a file has an extension of a modality and is not hidden."""
     return extension(path) in EXTENSIONS[what] and not path.name.startswith(".")
 
 
 @lru_cache(maxsize=64)
 def is_idx(path: str | Path) -> bool:
-    """Whether the name is that of an IDX file, such as `train-images-idx3-ubyte.gz` of MNIST."""
+    """Whether a file name is that of an IDX file, such as `train-images-idx3-ubyte.gz` of MNIST."""
     name = Path(path).name.lower()
     return name.endswith("ubyte") or ("idx" in name and Path(name).suffix in ("", ".gz", ".idx"))
 
 
 def check_is_text(path: str | PathLike[str]) -> None:
-    """Raise a `DataError` if the name of a file that is to be read as text is that of a media
-    file."""
+    """Raise a `DataError` if a file to be read as text has the name of a media file."""
     if is_media_file(path):
         kind = "an audio file" if is_audio(path) else "an image or video"
         raise DataError(f"{path} has the file extension of {kind}, but a text file is needed.")
 
 
 def may_hold(path: str | PathLike[str], what: str, walk: Callable[[Path], Iterable[Path]]) -> bool:
-    """Whether a path is a file of a modality, by its name, or a folder that contains one at any
-    depth. `walk` yields what is below a folder."""
+    """Whether a path is, by its name, a file of a modality, or a folder that contains such a file
+    at any depth. `walk`: function that yields all paths below a folder."""
 
     is_one = {"audio": is_audio}.get(what, _may_be_pixels)
     if not Path(path).is_dir():
@@ -228,7 +232,7 @@ def _may_be_pixels(name: str) -> bool:
 
 
 def media_types(value: object) -> tuple[MediaType, ...]:
-    """Return the modalities that a path, an array or a value of a dataset may have."""
+    """Return the modalities that a path or a value in memory may have."""
     if isinstance(value, str | os.PathLike):
         if is_audio(value):
             return ("audio",)
@@ -243,16 +247,16 @@ def media_types(value: object) -> tuple[MediaType, ...]:
 
 
 def extension_of(content: bytes) -> str:
-    """Return the file extension that matches the first bytes of an image or audio; empty if
-    unknown."""
+    """Return the file extension that matches the first bytes of an image or audio file; empty if
+    they are unknown."""
     if content[:4] == RIFF:
         return ".webp" if content[8:12] == b"WEBP" else ".wav"
     return next((end for start, end in MEDIA_STARTS.items() if content.startswith(start)), "")
 
 
 def is_json_lines(path: str | PathLike[str], first: str, *fields: str) -> bool:
-    """Whether a file is JSON Lines, by its name or its first line. If field names are given, the
-    first line must contain one."""
+    """Whether a file is JSON Lines, judged by its name or its first line. If `fields` are given,
+    the first line must have at least one of them."""
     named = extensions(path)
     if named & JSON_LINES:
         return True
@@ -270,8 +274,9 @@ def is_json_lines(path: str | PathLike[str], first: str, *fields: str) -> bool:
 def detect_separator(
     path: str | PathLike[str], head: Sequence[str], names: Sequence[str], *, ragged: bool = False
 ) -> str:
-    """Return the column separator, or an empty string if the file does not look like a table. In
-    `ragged` files, such as sentence pairs, tabs count more than commas."""
+    """Return the column separator; empty if the file does not look like a table. `ragged`: whether
+    lines may differ in their number of cells, as in sentence pairs; tabs are then preferred to
+    commas."""
     named = extensions(path)
     first = head[0] if head else ""
     if COMMA in named:
@@ -285,9 +290,9 @@ def detect_separator(
 
 
 def _is_csv(first: str, second: str, names: Sequence[str]) -> bool:
-    """Whether a file without the extension .csv is CSV. Its first line must name the columns, or
-    its second line must have as many cells. A sentence with a comma is therefore not taken for a
-    table."""
+    """Whether a file without the extension .csv is CSV. Either its first line must name the
+    columns, or its second line must have as many cells as the first. Sentences with commas are
+    therefore not taken for a table."""
     if "," not in first:
         return False
     header, cells = (next(csv.reader([line]), []) for line in (first, second))
@@ -296,8 +301,8 @@ def _is_csv(first: str, second: str, names: Sequence[str]) -> bool:
 
 
 def is_over_values(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first line must be a header, because in some column only the lines below contain
-    numbers or media files."""
+    """Whether the first line must be a header, because in some column all lines except the first
+    contain numbers or media files."""
     whole = [row for row in rows if len(row) == len(cells)]
     if len(whole) < NUMBERED or len(cells) < 2:
         return False
@@ -309,8 +314,8 @@ def is_over_values(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 
 def is_like_rows(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether a line contains a label or a number as the lines below do, so that it is not a
-    header."""
+    """Whether the first line looks like the lines after it, because it has a label or a number in
+    the same column. It is then not a header."""
     whole = [row for row in rows if len(row) == len(cells)]
     return any(
         any(row[i].strip() == cell for row in whole)
@@ -322,7 +327,8 @@ def is_like_rows(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
     """Return a function that decides whether the first line of a file is a header for these
-    columns."""
+    columns. `commas`: whether the separator is a comma or semicolon, as in CSV files, which usually
+    have a header."""
 
     def is_header(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         said = [one.given_name for one in columns if one.is_strict]
@@ -347,8 +353,8 @@ def is_header_for(columns: Sequence[Column], *, commas: bool) -> IsHeader:
 def _over_files(
     cells: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[Column]
 ) -> bool:
-    """Whether the first line must be a header, because in the chosen media column only the lines
-    below name media files."""
+    """Whether the first line must be a header, because in the media column, chosen by number, all
+    lines except the first name media files."""
     counted = [int(one.given_name) - 1 for one in columns
                if one.is_strict and one.is_media and one.given_name.isdecimal()]  # fmt: skip
     return any(
@@ -360,12 +366,12 @@ def _over_files(
 
 
 def cells_in(line: str, between: str) -> list[str]:
-    """Return the cells of a line, without white space and quotes around them."""
+    """Return the cells of a line, without surrounding white space and quotes."""
     return [cell.strip().strip('"') for cell in line.split(between)]
 
 
 def has_names(cells: Sequence[str], columns: Sequence[Column]) -> bool:
-    """Whether a line contains a name of each column."""
+    """Whether the cells of a line include an accepted name of every column."""
     return all(
         one.given_name in cells if one.is_strict else set(cells) & set(one.accepted_names)
         for one in columns
@@ -373,7 +379,7 @@ def has_names(cells: Sequence[str], columns: Sequence[Column]) -> bool:
 
 
 def has_tabs(path: str, head: Sequence[str]) -> bool:
-    """Whether every line has a tab. In a file named .tsv, only the first line decides."""
+    """Whether every line contains a tab. For a file named .tsv, only the first line is checked."""
     lines = head[:1] if has_extension(path, TAB) else head
     return bool(lines) and all("\t" in line for line in lines)
 
@@ -387,16 +393,21 @@ def is_number(text: object) -> bool:
 
 @dataclass(frozen=True)
 class LabelFormat:
-    """Format in which a file without columns writes a label before each text."""
+    """Format of a file that has a label before each text instead of columns."""
 
     form: str
+    """Description of the format for messages."""
+
     columns: tuple[str, ...]
+    """Names of the columns of the resulting table."""
+
     row: Callable[[str], dict[str, object]]
+    """Function that returns the columns of a line."""
 
 
 def label_format(head: Sequence[str]) -> LabelFormat | None:
-    """Detect labels before the texts of the first lines: `__label__x` (fastText), `LABEL:detail`
-    (TREC), or one of a few numbers. None if lines do not start with labels."""
+    """Return the format of the labels before texts: `__label__x` (fastText), `LABEL:detail` (TREC),
+    or one of a few numbers. None if not all first lines begin with a label."""
     if head and head[0].startswith(FASTTEXT):
         return LabelFormat(f"{FASTTEXT} before each text", ("label", "text"), _fasttext_row)
     if head and all(map(_TREC.match, head)):
@@ -409,8 +420,8 @@ def label_format(head: Sequence[str]) -> LabelFormat | None:
 
 
 def has_labels(head: Sequence[str], labels: Sequence[str]) -> bool:
-    """Whether lines begin with labels of the run rather than with words or numbers of their
-    texts."""
+    """Whether lines begin with labels that the run knows, rather than with words or numbers of
+    their texts."""
     how = label_format(head)
     if how is None:
         return False
@@ -419,8 +430,8 @@ def has_labels(head: Sequence[str], labels: Sequence[str]) -> bool:
 
 
 def has_known_tags(path: str, labels: Sequence[str], head: Sequence[str]) -> bool:
-    """Whether a file has one word per line: by its name, or because every line ends in a tag that
-    the run knows, in any tag scheme."""
+    """Whether a file has one word per line, judged by its name, or because every line ends in a tag
+    that the run knows. The tag scheme may be another one."""
     if has_extension(path, *CONLL):
         return True
     known = {label.partition("-")[2] or label for label in labels} | set(labels) | {"O"}
@@ -428,7 +439,8 @@ def has_known_tags(path: str, labels: Sequence[str], head: Sequence[str]) -> boo
     if len({len(row) for row in rows}) > 1 or len(rows[0]) < 2:
         return False
     last = [row[-1] for row in rows]
-    # Punctuation marks may be tags, too, but they also end sentences.
+    # A punctuation mark may be a tag, but it also ends sentences, so at least one tag must have
+    # letters.
     words = any(any(map(str.isalpha, tag)) for tag in last)
     return words and all(tag in known or tag.partition("-")[2] in known for tag in last)
 

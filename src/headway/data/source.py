@@ -1,4 +1,4 @@
-"""Read examples of all forms (documents, labelled texts, tagged words, fields, media) as one
+"""Read examples of all kinds (documents, labelled texts, tagged words, fields, media) as one
 class."""
 
 from __future__ import annotations
@@ -35,45 +35,47 @@ from headway.settings.run import RunSettings
 from headway.specs.needs import Need
 
 BLOCK = 4096
-"""Maximum number of examples in a block for a worker: large enough to make the transfer cheap."""
+"""Maximum number of examples in a block for a worker process. With many examples per block, the
+transfer takes little of the time."""
 
 BLOCK_CHARACTERS = 2_000_000
 """Maximum number of characters in a block, so that long texts do not fill the memory."""
 
 MOST_NAMED = 20
-"""Maximum number of files that an error lists: about a screen."""
+"""Maximum number of files that an error lists, so that it fits a screen."""
 
 
 class Example(NamedTuple):
-    """An example, or a piece of a long document."""
+    """Example of a dataset, or a piece of a long document."""
 
     values: Mapping[str, Value]
-    """Values by their names in the task (`text`, `other`, `label`, `words`, `tags`); fields by
-    their own names. A missing text is empty. A missing label has no entry."""
+    """Values by their names in the task, such as `text`, `label` or `words`. Fields of a document
+    have their own names. A missing text is empty, and a missing label has no entry."""
 
     place: str
-    """File and line, for messages."""
+    """File and line of the example, for messages."""
 
     problem: str = ""
-    """Why the example could not be read; empty if it could. Such an example has empty texts and is
-    left out if `data.on_bad_row` allows it."""
+    """Why the example could not be read; empty if it could. An example with a problem has empty
+    texts. It is left out if `data.on_bad_row` allows it."""
 
     ends: bool = True
-    """False for a piece of a document that continues with the next example."""
+    """Whether the example ends here. False for a piece of a document that continues in the next
+    item."""
 
     misfits: int = 0
-    """Number of tags that do not fit the scheme and were converted as closely as possible."""
+    """Number of tags that did not fit the tag scheme and were converted as closely as possible."""
 
     def text(self, name: str) -> str:
         return cast(str, self.values.get(name, ""))
 
     def strings(self, name: str) -> Sequence[str]:
-        """Return the words, tags or labels under a name."""
+        """Return the list of words, tags or labels with this name; empty if there is none."""
         return cast(Sequence[str], self.values.get(name, ()))
 
     @property
     def medium(self) -> MediaRef:
-        """The image, video or audio of the example; raises a `DataError` if the row names none."""
+        """Image, video or audio item of the example. Raises a `DataError` if the row names none."""
         for value in self.values.values():
             if isinstance(value, MediaRef):
                 return value
@@ -81,13 +83,13 @@ class Example(NamedTuple):
 
     @property
     def labels(self) -> Sequence[str]:
-        """All labels of the example: one, several, or none."""
+        """Labels of the example: one, several or none."""
         return self.strings("labels") or [one for one in (self.text("label"),) if one]
 
 
 @dataclass(frozen=True)
 class BoundTable:
-    """A table whose columns are bound: its rows are examples."""
+    """Table with bound columns, whose rows are examples."""
 
     table: Table
     binding: Binding
@@ -95,20 +97,22 @@ class BoundTable:
     """Whether an empty line counts as an example without text."""
 
     bad: Literal["error", "skip"] = "error"
+    """What happens to rows that cannot be read: they raise an error or are skipped."""
+
     absent: Mapping[str, Value] = field(default_factory=dict)
-    """Values of columns that a row or the whole table lacks."""
+    """Default values, by name, for columns that a row or the whole table lacks."""
 
     @property
     def empty(self) -> dict[str, Value]:
-        """Values of an empty row."""
+        """Values of an empty row, by name."""
         columns = self.binding.values()
         known = {one.name: one.default for one in columns if one.default is not None}
         return {**self.absent, **known}
 
     @property
     def first(self) -> Example | None:
-        """The first example, from the sample of the table without opening the file; None if there
-        is none."""
+        """First example in the sample of the table; None if there is none. The file is not
+        opened."""
         for row in self.table.sample:
             values = [value_in(row, name) for name in self.binding]
             example = self.example(RawRow(values, 1, row=row))
@@ -143,15 +147,16 @@ class BoundTable:
                 yield example
 
     def examples(self, rows: Iterator[RawRow], n: int) -> Iterator[tuple[RawRow, Example]]:
-        """Yield each example together with its row. Only the first `n` values of a row belong to
-        bound columns."""
+        """Yield each row together with its example. `n`: number of values in a row that belong to
+        bound columns; they come first."""
         for raw in rows:
             example = self._checked(raw.first(n), (one.first(n) for one in rows))
             if example is not None:
                 yield raw, example
 
     def _checked(self, raw: RawRow, rest: Iterator[RawRow]) -> Example | None:
-        """Return the example of a row. If bad rows are errors, raise one error that counts them."""
+        """Return the example of a row. If it has a problem and bad rows are errors, raise an error
+        that also counts the bad rows in `rest`."""
         example = self.example(raw)
         if example is not None and example.problem and self.bad == "error":
             others = (one.problem for one in map(self.example, rest) if one is not None)
@@ -160,7 +165,7 @@ class BoundTable:
 
     @property
     def _plain(self) -> Callable[[Sequence[object]], bool] | None:
-        """Fast test whether a row needs no conversion; None if most rows need one."""
+        """Fast test whether the values of a row need no conversion; None if most rows need one."""
         if self.absent:
             return None
         if all(one.is_text and one.is_plain("") for one in self._columns):
@@ -172,8 +177,8 @@ class BoundTable:
         return all(one.is_plain(value) for one, value in zip(self._columns, values, strict=True))
 
     def _are_valid_text(self, values: Sequence[object]) -> bool:
-        """Whether all values are texts that need no check. Text decoded from a file cannot hold
-        half of a surrogate pair; other text must be ASCII."""
+        """Whether all values are valid texts. Text that was decoded from a file cannot contain half
+        of a surrogate pair. Other text is accepted by this fast test only if it is ASCII."""
         typed = self.table.typed
         for value in values:
             if type(value) is not str or (typed and not value.isascii()):
@@ -185,7 +190,7 @@ class BoundTable:
         return "sentences" if any(one.is_words for one in self._columns) else "lines"
 
     def example(self, raw: RawRow) -> Example | None:
-        """Return the example of a row, or None for an empty line that does not count."""
+        """Return the example of a row; None for an empty line that does not count as an example."""
         place = self.table.place(raw.line)
         if raw.values is None:
             if not raw.problem and not self.blanks:
@@ -225,7 +230,8 @@ class BoundTable:
         return found
 
     def _in_folder(self, medium: object, where: str) -> MediaRef:
-        """Return a medium with its path resolved against the folder of the file that lists it."""
+        """Return a media reference whose path is relative to the folder of the table that lists
+        it."""
         if not isinstance(medium, MediaRef):
             raise DataError(
                 f"{where} holds media, but must hold paths of files. To use media inside the "
@@ -234,7 +240,8 @@ class BoundTable:
         return medium._replace(path=str(Path(self.table.name).parent / medium.path))
 
     def _check_row(self, found: Mapping[str, Value], raw: RawRow, where: str) -> None:
-        """Raise an error for values that do not fit together."""
+        """Raise a `DataError` for words that do not match their tags, or for a document without any
+        field."""
         if "words" in found and "tags" in found:
             check_words(found["words"], found["tags"], where or self.table.where(raw.line))
         if self._fields and not any(found.get(name) for name in self._fields):
@@ -254,8 +261,13 @@ class BoundTable:
 
 
 def bad_line_error(problem: str, others: int, what: str = "lines") -> DataError:
-    """Return the error for the first invalid line of a file and the number of `others`. `what`:
-    what is lost if they are left out, such as sentences."""
+    """Return the error for the first invalid line of a file.
+
+    Args:
+        problem: What is wrong with the line.
+        others: Number of further invalid lines.
+        what: Noun for the examples that would be left out, such as `sentences`.
+    """
     like = f" {others + 1:,} lines of this file have such errors." if others else ""
     return DataError(
         f"{problem}{like} Correct the file, or skip such {what} (not possible when computing "
@@ -269,9 +281,9 @@ def media_tables(
     columns: Sequence[Column],
     files: DataFiles | None = None,
 ) -> Iterator[BoundTable]:
-    """Open files, folders and lists of media, and bind their columns. The first column contains the
-    media."""
-    # A label may be present even if none is needed.
+    """Open files, folders and lists of media, and bind their columns. `columns`: column of the
+    media, followed by those of its target."""
+    # A label column is recognized even if no label is needed.
     more = (class_of("text")("label", optional=True),) if len(columns) == 1 else ()
     what = cast(MediaType, columns[0].kind)
     for path in parts(paths, folders=False):
@@ -301,7 +313,7 @@ def media_examples(
     answer: str = "label",
     files: DataFiles | None = None,
 ) -> Iterator[Example]:
-    """Yield the examples of media. An item with several texts is yielded once for each."""
+    """Yield the examples of media. An item with several texts yields one example per text."""
     columns = media_columns(what, target, data, answer)
     return _text_by_text(media_tables(paths, data, columns, files))
 
@@ -319,32 +331,37 @@ def _text_by_text(tables: Iterable[BoundTable]) -> Iterator[Example]:
 
 @dataclass(frozen=True)
 class DataSource:
-    """Files of one split, read as examples as often as needed, in bounded memory."""
+    """Files of one split, whose examples can be read repeatedly, in bounded memory."""
 
     schema: Schema
     settings: RunSettings
     paths: tuple[str, ...]
+    """Paths of the data files, except aligned files."""
+
     scheme: TagScheme = "bio"
-    """Tag scheme of tagged data."""
+    """Tag scheme of the tags in the files."""
 
     aligned: tuple[tuple[str, str], ...] = ()
-    """Pairs of files in which line n of one file is the translation of line n of the other."""
+    """Pairs of files for translation. Line n of the second file is the translation of line n of the
+    first."""
 
     @property
     def is_given(self) -> bool:
-        """Whether any files were given."""
+        """Whether the split has any files."""
         return bool(self.paths or self.aligned)
 
     @property
     def is_positional(self) -> bool:
-        """Whether files were named without an option, so that options name their columns."""
+        """Whether the files were given as positional arguments. Their columns are then named by
+        options."""
         key, asked = f"data.{self._files_setting}", self.settings.asked
         return asked.origin(key).kind in (OriginKind.UNKNOWN, OriginKind.POSITIONAL)
 
     @property
     def valid_option(self) -> str:
-        """The option that gives separate validation data: `--valid` if the training files follow
-        the task name, otherwise the counterpart of their option, such as `--valid-text`."""
+        """Command-line option for separate validation data. It is `--valid` if the training files
+        are positional arguments, otherwise the counterpart of their option, such as
+        `--valid-text`."""
         if self.is_positional:
             return f"{Option('valid', takes='FILE')}"
         name = self._files_setting
@@ -366,8 +383,8 @@ class DataSource:
 
     @cached_property
     def _media_examples(self) -> list[Example]:
-        """All examples of media, cached because they are read many times; the files themselves are
-        not read."""
+        """All examples of media, cached because they are read many times. The media files are not
+        opened."""
         return list(_text_by_text(self._opened))
 
     @cached_property
@@ -377,14 +394,15 @@ class DataSource:
 
     @property
     def in_arrays(self) -> bool:
-        """Whether all media are rows of arrays. The arrays were opened, so each of them exists."""
+        """Whether all media are items of array files. These files were opened, so they need not be
+        checked for existence."""
         tables = [one.table for one in self._opened]
         known = all(one.n is not None and one.named is None for one in tables)
         return bool(tables) and known
 
     def spread(self, most: int) -> list[Example]:
-        """Return about `most` evenly spaced media. The other rows of arrays are not turned into
-        examples."""
+        """Return about `most` evenly spaced examples of media. For array files, no other examples
+        are created."""
         if not self.in_arrays:
             return self._media_examples[:: max(1, len(self._media_examples) // most)]
         n = sum(one.table.n or 0 for one in self._opened)
@@ -393,7 +411,7 @@ class DataSource:
         return [one for one in some if one is not None]
 
     def tables(self) -> Iterator[BoundTable]:
-        """Yield each file with its columns bound."""
+        """Yield each file as a table with bound columns."""
         if self.schema.media is not None:
             yield from self._opened
             return
@@ -408,19 +426,19 @@ class DataSource:
             yield BoundTable(table, schema.stored(bind(table, schema.columns)), blanks, bad, absent)
 
     def as_read(self, example: Example) -> Example:
-        """Return an example with its tags converted to BIO; examples without tags are unchanged."""
+        """Return an example with its tags converted to BIO. Examples without tags are unchanged."""
         if not self.schema.is_tagged:
             return example
         strip = self.settings.tag.prefix_strip
-        # A word that consists of the prefix alone is kept.
+        # A word that consists only of the prefix is kept.
         words = [word.removeprefix(strip) or word for word in example.strings("words")]
         tags, misfits = to_bio(example.strings("tags"), self.scheme)
         values = {"text": " ".join(words), "words": words, "tags": tags}
         return example._replace(values=values, misfits=misfits)
 
     def detected(self) -> TagScheme:
-        """Detect the tag scheme from all files. A mixture raises an error with the places of both
-        schemes."""
+        """Return the tag scheme that is detected from all files. If schemes are mixed, raise a
+        `DataError` with the file and line of each."""
         detection = TagSchemeDetector()
         for bound in self.tables():
             for example in bound:
@@ -429,7 +447,8 @@ class DataSource:
 
 
 def sources(settings: RunSettings, media: MediaSpec | None = None) -> tuple[DataSource, DataSource]:
-    """Return the sources of training and validation; the second may have no files."""
+    """Return the sources of training and of validation data. The validation source may have no
+    files."""
     settings = resolve_answer(with_files(settings), media)
     data, schema = settings.data, schema_of(settings, media)
     if schema.is_translation:
@@ -451,8 +470,8 @@ def sources(settings: RunSettings, media: MediaSpec | None = None) -> tuple[Data
 
 
 def resolve_answer(settings: RunSettings, media: MediaSpec | None = None) -> RunSettings:
-    """Return settings in which `classify.answer=auto` is replaced: several labels if a sampled
-    label is a list, otherwise one."""
+    """Return settings in which `classify.answer=auto` is replaced by `labels` if a sampled label is
+    a list, otherwise by `label`."""
     own = settings.classify
     asked = getattr(settings, settings.task, None) is own and own.answer == "auto"
     if not asked or not (settings.data.text or media):
@@ -472,12 +491,13 @@ def resolve_answer(settings: RunSettings, media: MediaSpec | None = None) -> Run
 
 
 def files_of(settings: RunSettings) -> DataFiles:
-    """Return the cache of data files that belongs to the settings."""
+    """Return the cache of data files in the settings, or a new cache if there is none."""
     return settings.files if isinstance(settings.files, DataFiles) else DataFiles()
 
 
 def with_files(settings: RunSettings) -> RunSettings:
-    """Return settings with a cache of data files, which all sources made from them share."""
+    """Return settings with a cache of data files, which is shared by all sources that are created
+    from them."""
     return replace(settings, files=files_of(settings))
 
 
@@ -499,7 +519,8 @@ def pair_source(
 def in_example_blocks(
     examples: Iterable[Example], columns: Sequence[str]
 ) -> Iterator[list[Example]]:
-    """Group examples into blocks of thousands, fewer if texts are long."""
+    """Group examples into blocks of at most `BLOCK` examples, and of fewer if texts are long.
+    `columns`: names of the texts."""
     block: list[Example] = []
     size = 0
     try:
@@ -520,13 +541,13 @@ def in_example_blocks(
 
 
 def check_files_exist(*several: DataSource) -> None:
-    """Raise one `DataError` that lists all missing files."""
+    """Raise a `DataError` that lists all missing media files, if there are any."""
     files: dict[str, str] = {}
     for one in chain(*several):
         for value in one.values.values():
             if isinstance(value, MediaRef):
                 files.setdefault(value.path, one.place)
-    # Broken links are reported when they are read, and left out.
+    # Broken links are reported when they are read, and their examples are left out.
     missing = [
         f"{name} ({place})" for name, place in files.items()
         if not path_exists(Path(name)) and not is_broken_link(Path(name))

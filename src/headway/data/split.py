@@ -1,9 +1,10 @@
 """Hold out validation examples that share no text with the training examples.
 
-Examples that share a text (a source or a target of pairs), ignoring case and punctuation, form a
-group with all examples that are connected to them. A group is assigned as a whole. Splitting pairs
-by source alone would leave the same target sentences on both sides. With labels, the same fraction
-of every label is held out, and at least one example of each stays in training.
+Examples that share a text (a source or target of pairs), ignoring case and punctuation, form a
+group together with all examples that are connected to them. A group is assigned as a whole. If
+pairs were split by source alone, the same target sentences would be in both splits. With labels,
+the same fraction of every label is held out, and at least one example of each label stays in the
+training data.
 """
 
 from __future__ import annotations
@@ -21,25 +22,26 @@ from headway.data.store import ImpossibleData
 from headway.errors import DataError, Option
 
 SOME = 1_000_000
-"""Number of rows that are processed at once, to limit memory."""
+"""Number of examples that are processed at a time, to limit memory."""
 
 TRIED = 64
-"""Number of groups per label that are tried in the first pass, which looks for one group that can
-be held out. A group cannot if it is too large or has the last example of a label."""
+"""Number of groups per label that are tried in the first pass, which looks for a group that can be
+held out. A group cannot be held out if it is too large or has the last example of a label."""
 
 _SALT = np.uint64(0x5EED)
-"""Makes the split independent of other uses of the same hashes."""
+"""Constant that makes the split independent of other uses of the same hashes."""
 
 
 def split_off(seen: DatasetScan, size: int, report: Report) -> NDArray[np.bool_]:
-    """Choose the examples for validation. Problems are added to the report."""
+    """Return whether each example is held out for validation. Problems are added to the report.
+    `size`: wanted number of validation examples."""
     held_out = np.zeros(len(seen), np.bool_)
     filled = seen.filled
     # A slice makes no copy, and in most data every example has text.
     rows = slice(None) if filled.all() else filled
     schema = seen.source.schema
-    # Two recordings per voice are held out, because verification compares recordings of the same
-    # voice.
+    # Two recordings per voice are held out, because speaker verification compares recordings of the
+    # same voice.
     each = 2 if any(one.is_audio for one in schema.media_columns) else 1
     labels = seen.label[rows] if seen.labels.counts and not schema.is_tagged else None
     try:
@@ -87,11 +89,19 @@ def choose_rows(
     labels: NDArray[np.int32] | None = None,
     each: int = 1,
 ) -> NDArray[np.bool_]:
-    """Mark the examples to hold out.
+    """Return whether each example is held out for validation.
 
-    About `size` examples are chosen, at most a tenth, in whole groups, and the same fraction of
-    each label. `source` and `target` are hashes of the two sides, or twice the same array. The
-    choice does not depend on the order of the examples.
+    Whole groups are held out, and about the same fraction of each label. The choice does not depend
+    on the order of the examples.
+
+    Args:
+        source: Hash of the source, or of the text, of each example.
+        target: Hash of the target of each example; the same array as `source` without targets.
+        size: Wanted number of examples. At most a tenth of all examples are held out.
+        unit: Unit of the examples in errors.
+        option: Option for separate validation data, which errors suggest.
+        labels: Label of each example; None without labels.
+        each: Number of examples of every label that are held out before any others.
     """
     if len(source) < 2:
         raise DataError(
@@ -101,7 +111,7 @@ def choose_rows(
     limit = max(1, min(size, len(source) // 10))
     chosen = _chosen(groups(source, target), source, limit, labels, each)
     if not chosen.any():
-        # All pairs are connected, for example because targets are a few fixed answers.
+        # All pairs are connected, for example because the targets are a few fixed answers.
         chosen = _chosen(groups(source, source), source, limit, labels, each)
     if not chosen.any() and labels is not None:
         raise DataError(
@@ -121,7 +131,8 @@ def choose_rows(
 def _chosen(
     first: IntArray, source: UInt64Array, limit: int, labels: NDArray[np.int32] | None, each: int
 ) -> NDArray[np.bool_]:
-    """Hold out whole groups, which are identified by their first rows."""
+    """Return whether each example is held out. `first`: index of the first example in the group of
+    each example."""
     draws = np.full(len(first), np.iinfo(np.uint64).max, np.uint64)
     for row in range(0, len(first), SOME):
         block = slice(row, row + SOME)
@@ -143,15 +154,15 @@ def _chosen(
 
 
 def groups(source: UInt64Array, target: UInt64Array) -> IntArray:
-    """Return for each pair the first row of its group. A group is connected by shared sources or
-    targets."""
+    """Return for each pair the index of the first pair in its group. Pairs that share a source or a
+    target are in the same group."""
     first = np.arange(len(source), dtype=_numbers(len(source)))
     by_source, by_target = _Runs(source), _Runs(target)
     while True:
         before = first
         first = by_target.lowest(by_source.lowest(first))
-        # Each group's former first row gets the new minimum, and all its rows follow. Without this,
-        # a long chain of pairs would take as many rounds as it has links.
+        # The former first pair of each group gets the new minimum, and all pairs of the group
+        # follow. Without this, a long chain of pairs would take as many rounds as it has links.
         np.minimum.at(first, before, first)
         first = first[first]
         if np.array_equal(first, before):
@@ -159,12 +170,13 @@ def groups(source: UInt64Array, target: UInt64Array) -> IntArray:
 
 
 def _numbers(n: int) -> type[np.unsignedinteger[Any]]:
-    """Smallest integer type for row numbers. Splitting many pairs is the peak of memory use."""
+    """Return the smallest integer type for `n` indices. It saves memory, which is highest when many
+    pairs are split."""
     return np.uint32 if n < 1 << 32 else np.uint64
 
 
 class _Runs:
-    """Rows sorted by key, for computations over rows with equal keys."""
+    """Examples sorted by key, for computations over examples with equal keys."""
 
     def __init__(self, keys: UInt64Array) -> None:
         kind = _numbers(len(keys))
@@ -176,7 +188,7 @@ class _Runs:
         self.sizes = np.diff(np.append(self.starts, kind(len(keys))))
 
     def lowest(self, values: IntArray) -> IntArray:
-        """Return for each row the lowest value among the rows with its key."""
+        """Return for each example the lowest value among all examples with the same key."""
         lowest = np.minimum.reduceat(values[self.order], self.starts)
         spread = np.empty_like(values)
         spread[self.order] = np.repeat(lowest, self.sizes)
@@ -186,12 +198,18 @@ class _Runs:
 def choose_by_label(
     draws: UInt64Array, labels: Sequence[str] | NDArray[np.int32], limit: int, each: int = 1
 ) -> NDArray[np.bool_]:
-    """Choose at most `limit` rows, in whole groups. A group is the rows with the same random number
-    in `draws`, and groups are tried in the order of these numbers.
+    """Return whether each example is held out. Whole groups are chosen, `limit` examples at most.
 
-    First come `each` rows of every label, larger classes first if the limit is too low for all.
-    Then come other rows, the same fraction of every label. At least one row of each label stays for
-    training.
+    First, `each` examples of every label are chosen; if the limit is too low for all labels, those
+    of larger classes. Further examples follow, the same fraction of every label. At least one
+    example of each label stays in the training data.
+
+    Args:
+        draws: Random number of each example. Examples with the same number form a group. Groups are
+            tried in the order of their numbers.
+        labels: Label of each example.
+        limit: Maximum number of examples to hold out.
+        each: Number of examples of every label that are held out before any others.
     """
     order = np.argsort(draws, kind="stable")
     starts = np.flatnonzero(np.diff(draws[order], prepend=~draws[order[:1]]))
@@ -218,14 +236,15 @@ def choose_by_label(
 
 
 def _one_by_one(numbers: NDArray[np.int64]) -> Iterator[int]:
-    """Yield numbers one by one without building a list of all of them."""
+    """Yield the numbers of an array without building a list of all of them."""
     for first in range(0, len(numbers), SOME):
         yield from numbers[first : first + SOME].tolist()
 
 
 def _in_turn(lead: NDArray[np.int64], each: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Order groups so that all labels advance at the same relative speed, `each` groups of a label
-    at a time. Return the order, and the rank of each group within its label."""
+    """Return the order in which groups are tried, and the rank of each group within its label.
+    `lead`: label of each group. All labels advance at the same relative speed, `each` groups at a
+    time."""
     order = np.argsort(lead, kind="stable")
     _, start, counts = np.unique(lead[order], return_index=True, return_counts=True)
     share, first = np.empty(len(lead)), np.empty(len(lead), np.int64)

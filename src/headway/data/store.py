@@ -1,4 +1,4 @@
-"""Prepared data as training reads it: the columns of both splits, memory-mapped from files."""
+"""Prepared data as it is read in training: the columns of both splits, memory-mapped from files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headway.specs.needs import MEDIA
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 DATA = "data"
-"""Name of the folder with the prepared data, in the folder of a run."""
+"""Name of the folder in a run folder that contains the prepared data."""
 
 IntArray = NDArray[np.int64]
 ColumnStore = TokenStore | ImageStore | AudioStore | IntArray | NDArray[np.float32]
@@ -32,13 +32,18 @@ Ragged = Literal["text", "other", "source", "target", "tags", "pieces", "shapes"
 
 
 class Columns(Mapping[str, ColumnStore]):
-    """The columns of one split by name, with a row for each of the `n` examples.
+    """Columns of one split, by name. Each has one entry for each of the `n` examples.
 
-    `text`, `other`, `source`, `target` and the fields of documents are token ids, not truncated and
-    without special tokens. `label` is the number of the label, `labels` the numbers of several
-    labels, `number` the target of a regression. `tags` are the numbers of the tags of the words of
-    `text`, `pieces` the number of tokens of each word, and `shapes` the letter case of each word if
-    tokens have no case. `image`, `video` and `audio` are pixels and samples.
+    - `text`, `other`, `source`, `target` and the fields of documents: token ids, not truncated and
+      without special tokens
+    - `label`: index of the label
+    - `labels`: indices of several labels
+    - `number`: target of a regression
+    - `tags`: index of the tag of each word of `text`
+    - `pieces`: number of tokens of each word
+    - `shapes`: letter case of each word, if the tokenizer ignores case
+    - `image`, `video`: pixels
+    - `audio`: samples
     """
 
     def __init__(
@@ -53,14 +58,14 @@ class Columns(Mapping[str, ColumnStore]):
         self._stores = dict(stores)
         self.n = min((len(store) for store in self._stores.values()), default=0)
         self.fields = tuple(fields)
-        """Names of the columns that are fields of a document, in order. The last one is the
+        """Names of the columns that are fields of a document, in order. The last field is the
         body."""
 
         self.places = places
-        """File and line of each example, if known."""
+        """File and line of each example; empty if unknown."""
 
         self.n_bytes = n_bytes
-        """UTF-8 bytes of the texts, or of the bodies of documents with fields."""
+        """Total number of UTF-8 bytes of the texts; for documents with fields, of their bodies."""
 
         self._hashes = hashes
 
@@ -90,33 +95,33 @@ class Columns(Mapping[str, ColumnStore]):
         return iter(self._stores)
 
     def __len__(self) -> int:
-        """Return the number of columns, as in every mapping; `n` is the number of examples."""
+        """Return the number of columns, as in every mapping. The number of examples is `n`."""
         return len(self._stores)
 
     def tokens(self, name: str) -> TokenStore:
-        """Return the column of texts with any of these names."""
+        """Return a column of texts by its name."""
         store = self[name]
         assert isinstance(store, TokenStore), name
         return store
 
     @property
     def body(self) -> TokenStore:
-        """The texts; in documents with fields, the last field."""
+        """Texts of the examples; for documents with fields, the last field."""
         return self.tokens(self.fields[-1] if self.fields else "text")
 
     @property
     def other(self) -> TokenStore | None:
-        """The second texts of pairs; None for single texts."""
+        """Second texts of pairs; None for single texts."""
         return self["other"] if "other" in self else None  # noqa: SIM401 `get` knows less
 
     @property
     def parts(self) -> dict[str, TokenStore]:
-        """The fields of documents by name."""
+        """Fields of the documents, by name."""
         return {name: self.tokens(name) for name in self.fields}
 
     @property
     def media(self) -> ImageStore | AudioStore:
-        """The images, videos or audio of the split."""
+        """Images, videos or audio of the split."""
         for name in MEDIA:
             if isinstance(found := self.get(name), ImageStore | AudioStore):
                 return found
@@ -137,53 +142,59 @@ class Columns(Mapping[str, ColumnStore]):
 
     @property
     def hashes(self) -> UInt64Array:
-        """Content hashes of the media. They are equal for several captions of one image, for
-        example."""
+        """Content hashes of the media of each example. For example, all captions of the same image
+        have the same hash."""
         assert self._hashes is not None
         return self._hashes
 
     def with_stores(self, stores: Mapping[str, ColumnStore]) -> Columns:
-        """Return a copy with some columns replaced."""
+        """Return a copy in which these columns are replaced or added."""
         return Columns(
             {**self._stores, **stores}, fields=self.fields, places=self.places,
             hashes=self._hashes, n_bytes=self.n_bytes,
         )  # fmt: skip
 
     def in_memory(self) -> Columns:
-        """Return a copy whose texts are in memory instead of mapped files."""
+        """Return a copy whose texts are in memory instead of in mapped files."""
         texts = {k: v.in_memory() for k, v in self.items() if isinstance(v, TokenStore)}
         return self.with_stores(texts)
 
 
 class MissingColumn(DataError, KeyError):
-    """Error: the prepared data lacks a requested column."""
+    """Error that the prepared data lacks a requested column."""
 
     __str__ = DataError.__str__
 
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Result of preparing data: checked, split and stored."""
+    """Data that has been checked, split and stored for training."""
 
     train: Columns
+    """Training examples."""
+
     valid: Columns
+    """Validation examples."""
+
     vocab: Vocabularies | None = None
-    """Vocabularies of the texts; None without texts."""
+    """Vocabularies of the texts; None if there are no texts."""
 
     labels: tuple[str, ...] = ()
-    """Names of labels or tags; the index is the number."""
+    """Names of the labels or tags, in the order of their indices."""
 
     valid_examples: list[dict[str, Any]] = field(default_factory=list)
-    """The first validation examples as in the files, by column names; for pairs, all of them. Media
-    are given by their `place`, and long documents by their beginning."""
+    """First validation examples as they are in the files, by column names; all of them for pairs.
+    Media are represented by their `place`, and long documents by their beginning."""
 
     report: Report = field(default_factory=Report)
+    """Report of the data check."""
+
     dropped: dict[str, int] = field(default_factory=dict)
-    """Examples left out, by reason."""
+    """Number of examples left out, by reason."""
 
     fingerprint: str = ""
-    """Checksum of the inputs' contents, the settings of data and tokenizer, and everything made
-    from them; it does not depend on the paths of the files."""
+    """Checksum of the contents of the inputs, of the settings of data and tokenizer, and of the
+    stored data. It does not depend on the paths of the files."""
 
     @property
     def is_media(self) -> bool:
@@ -191,7 +202,7 @@ class PreparedData:
 
     @property
     def modality(self) -> MediaType:
-        """The modality of the media."""
+        """Modality of the media: `image`, `video` or `audio`."""
         found = next(name for name in MEDIA if name in self.train)
         assert found != "text"
         return found
@@ -203,12 +214,12 @@ class PreparedData:
 
     @property
     def input_tokenizer(self) -> Tokenizer | None:
-        """The tokenizer of the inputs; None without texts."""
+        """Tokenizer of the inputs; None if there are no texts."""
         return None if self.vocab is None else self.tokenizer
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer of the inputs."""
+        """Tokenizer of the inputs. There must be texts."""
         return self.vocabularies.source
 
     @property
@@ -216,13 +227,13 @@ class PreparedData:
         return [(one["source"], one["target"]) for one in self.valid_examples]
 
     def save_tokenizer(self, path: Path) -> None:
-        """Save the vocabularies. Without texts there are none, and nothing is written."""
+        """Save the vocabularies to a file. If there are no texts, nothing is written."""
         if self.vocab is not None:
             self.vocab.save(path)
 
 
 class ImpossibleData(DataError):
-    """Data that cannot be trained on; `report` has all findings."""
+    """Error that training on the data is impossible. `report` has all findings."""
 
     def __init__(self, report: Report) -> None:
         errors = [one for one in report.findings if one.level == "error"]
@@ -252,7 +263,7 @@ def load_prepared(folder: Path) -> PreparedData:
 
 
 def open_columns(folder: Path, split: str, made: DataManifest) -> Columns:
-    """Open a split as its manifest describes it."""
+    """Open a split of prepared data as described in its manifest (`made`)."""
     stores: dict[str, ColumnStore] = {}
     hashes = None
     form = _form(made["form"]) if "form" in made else None

@@ -1,7 +1,7 @@
-"""Tables: named columns, and rows that are read as often as needed.
+"""Tables with named columns, whose rows can be read repeatedly.
 
 Tables come from the file readers (`data/readers/`) or from memory: lists, mappings and dataframes.
-No dataframe package is imported: any object with named columns of values is accepted.
+No dataframe package is imported, because any object with named columns of values is accepted.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import numpy as np
 from headway.errors import DataError
 
 SAMPLE = 100
-"""Number of rows from which the kinds of columns are detected before all rows are read."""
+"""Number of first rows from which the kinds of columns are detected."""
 
 MOST_SHOWN = 20
-"""Maximum number of columns that an error lists: about a screen."""
+"""Maximum number of columns that an error lists, so that it fits a screen."""
 
 RowMapping = Mapping[str, object]
 
 
 class Absent:
-    """Type of `ABSENT`, the value of a column that a row lacks."""
+    """Type of `ABSENT`, which marks that a row lacks a column."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -38,26 +38,27 @@ ABSENT = Absent()
 
 
 class RawRow(NamedTuple):
-    """A row of a table, before its columns are bound."""
+    """Row of a table before its columns are bound."""
 
     values: Sequence[object] | None
-    """Values of the requested columns, in the order requested; None for an empty line, and for a
+    """Values of the requested columns, in the requested order. None for an empty line, and for a
     row that could not be read."""
 
     line: int
-    """Number of the line or row, from 1."""
+    """Number of the line or row, counted from 1."""
 
     problem: str = ""
     """Why the row could not be read; empty if it could."""
 
     ends: bool = True
-    """False for a piece of a text that continues in the next row."""
+    """Whether the text ends in this row. False for a piece of a text that continues in the next
+    row."""
 
     row: RowMapping | None = None
-    """The whole row, for tables whose rows may lack columns."""
+    """Whole row, for tables whose rows may lack columns; None for other tables."""
 
     def first(self, n: int) -> RawRow:
-        """Return this row with only its first `n` values."""
+        """Return a copy of the row with only its first `n` values."""
         return self if self.values is None else self._replace(values=self.values[:n])
 
 
@@ -66,40 +67,44 @@ RowReader = Callable[[Sequence[str]], Iterator[RawRow]]
 
 @dataclass(frozen=True)
 class Table:
+    """Data with named columns, from a file or from memory."""
+
     columns: tuple[str, ...]
     sample: Sequence[RowMapping]
-    """The first rows."""
+    """First rows of the table, from which kinds of columns are detected."""
 
     read: RowReader
-    """Yields all rows with the values of the given columns. A table of an iterator can be read only
-    once."""
+    """Function that yields all rows with the values of the given columns. A table that wraps an
+    iterator can be read only once."""
 
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Class names of columns that hold class numbers."""
+    """Class names by column, for columns that contain class numbers."""
 
     name: str = ""
-    """Name of the file; empty for a table in memory."""
+    """Path of the file; empty for a table in memory."""
 
     form: str = "in memory"
     """Description of the file format, such as `tab-separated, header`."""
 
     unit: str = "line"
-    """What `RawRow.line` counts, such as `line` or `row`."""
+    """Noun for what `RawRow.line` counts, such as `line` or `row`."""
 
     header: bool = True
-    """Whether the columns have names; otherwise they are called 1, 2, …"""
+    """Whether the columns have names. Columns without names are called 1, 2, …"""
 
     roles: Mapping[str, str] = field(default_factory=dict)
-    """Roles of columns that follow from the file format, such as words and tags in CoNLL."""
+    """Columns by their names in the task, if the file format determines them, as for words and tags
+    in CoNLL."""
 
     typed: bool = True
-    """Whether values have types; if not, all values are texts."""
+    """Whether values keep their types. If not, all values are texts."""
 
     named: Callable[[int], str] | None = None
-    """Function from a row number to the name of the row; None: file name and number."""
+    """Function that returns the name of a row by its number, for messages. None: rows are named by
+    file and number."""
 
     n: int | None = None
-    """Number of rows, if known without reading them."""
+    """Number of rows; None if it is not known before reading."""
 
     def __post_init__(self) -> None:
         twice = {name for name in self.columns if self.columns.count(name) > 1}
@@ -114,7 +119,7 @@ class Table:
         return self.name or "the data"
 
     def where(self, line: int) -> str:
-        """Return the start of a message about a row: the file and line, or the row number."""
+        """Return the place of a row for the start of a message: file and line, or row number."""
         if self.named is not None:
             return self.named(line)
         return f"{self.name}, {self.unit} {line:,}" if self.name else f"row {line:,}"
@@ -126,23 +131,25 @@ class Table:
 
     @cached_property
     def file(self) -> str:
-        """File name without the folder."""
+        """Name of the file without its folder."""
         return Path(self.name).name
 
     def unit_of(self, n: int) -> str:
-        """Return the noun for `n` rows, singular or plural."""
+        """Return the noun for `n` rows, in the singular or plural."""
         unit = "row" if self.unit == "line" else self.unit
         return unit if n == 1 else f"{unit}s"
 
     def shown(self) -> str:
-        """List all columns with two example values, for errors that ask the user to choose one."""
+        """Return a text that lists the columns with two example values each, for errors that ask
+        the user to choose one."""
         names = self.columns[:MOST_SHOWN]
         more = f"; and {len(self.columns) - len(names):,} more" * (len(self.columns) > len(names))
         return "; ".join(f"{name!r}: {_values(self.sample, name)}" for name in names) + more
 
 
 def value_in(row: RowMapping, name: str) -> object:
-    """Return the value of a column in a row; `translation.de` is `de` inside `translation`."""
+    """Return the value of a column in a row. The column `translation.de` is the entry `de` of the
+    value `translation`."""
     if name in row:
         return row[name]
     first, dot, rest = name.partition(".")
@@ -157,14 +164,15 @@ def has_column(table: Table, name: str) -> bool:
 
 
 def is_missing(value: object) -> bool:
-    """Whether a value is None, NaN, or the missing value of a dataframe package."""
+    """Whether a value is None, NaN or the missing value of a dataframe package."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float | np.floating) and bool(np.isnan(value))
 
 
 def has_columns(data: object) -> bool:
-    """Whether an object is a table of some package: a data frame, an Arrow table, a dataset."""
+    """Whether an object is a table of another package, such as a dataframe, an Arrow table or a
+    dataset."""
     if isinstance(data, str | PathLike | np.ndarray):
         return False
     if isinstance(data, Mapping):  # the parts of a dataset
@@ -180,7 +188,8 @@ def _names_of(data: Any) -> Any:
 
 
 def table_of(data: object) -> Table | None:
-    """Return the data as a table, or None if it names files; other types raise a `DataError`."""
+    """Return data in memory as a table; None if the data names files. Other types raise a
+    `DataError`."""
     if isinstance(data, str | PathLike):
         return None
     if isinstance(data, Mapping):
@@ -232,8 +241,8 @@ def _of_columns(columns: Mapping[Any, Any]) -> Table:
 
 
 class _Tops(dict[str, str]):
-    """Map from column names to the outermost columns that contain them: `translation.de` to
-    `translation`."""
+    """Maps names of nested columns to the outermost columns that contain them, such as
+    `translation.de` to `translation`."""
 
     def __init__(self, columns: Iterable[str]) -> None:
         super().__init__()
@@ -248,13 +257,13 @@ def _inside(values: Sequence[object], name: str, top: str) -> Sequence[object]:
 
 
 def select_columns(rows: Iterable[RowMapping], names: Sequence[str]) -> Iterator[RawRow]:
-    """Yield the named columns of mappings."""
+    """Yield the values of the named columns of each mapping as a row."""
     for number, row in enumerate(rows, 1):
         yield RawRow([value_in(row, name) for name in names], number, row=row)
 
 
 class ColumnValues(Protocol):
-    """Type of a column of a dataframe package."""
+    """Interface of a column of a dataframe package."""
 
     def __len__(self) -> int: ...
 
@@ -264,7 +273,7 @@ class ColumnValues(Protocol):
 
 
 def _sized(column: object, name: str) -> ColumnValues:
-    """Return the column itself, or a list of its values if it has no length."""
+    """Return a column that has a length: the column itself, or a list of its values."""
     if isinstance(column, str | bytes | Mapping) or not isinstance(column, Iterable):
         raise DataError(
             f"column {name!r} is {str(column)[:40]!r}, but must be a list of values. Give one list "
@@ -274,7 +283,7 @@ def _sized(column: object, name: str) -> ColumnValues:
 
 
 def _first(column: ColumnValues) -> Iterable[object]:
-    """Return the first values of a column."""
+    """Return the first `SAMPLE` values of a column."""
     for way, words in (("head", (SAMPLE,)), ("slice", (0, SAMPLE))):
         if hasattr(column, way):
             found: Iterable[object] = getattr(column, way)(*words)
@@ -283,7 +292,8 @@ def _first(column: ColumnValues) -> Iterable[object]:
 
 
 def _listed(column: Iterable[object]) -> Sequence[object]:
-    """Return the values of a column; arrays with several axes stay arrays, one per item."""
+    """Return the values of a column as a sequence. An array with several axes becomes one array per
+    item."""
     if isinstance(column, np.ndarray) and column.ndim > 1:
         return list(column)
     for way in ("to_pylist", "to_list", "tolist"):
@@ -293,7 +303,8 @@ def _listed(column: Iterable[object]) -> Sequence[object]:
 
 
 def _whole(values: Sequence[object]) -> Sequence[object]:
-    """Turn 1.0 back into 1 in columns with missing values, for which pandas changes integers."""
+    """Convert floats such as 1.0 back to integers in a column with missing values. pandas stores
+    integers with missing values as floats."""
     there = [value for value in values if not is_missing(value)]
     if len(there) == len(values):
         return values
@@ -303,7 +314,8 @@ def _whole(values: Sequence[object]) -> Sequence[object]:
 
 
 def _of_records(data: Any, names: Iterable[str]) -> Table:
-    """Wrap a Hugging Face dataset: rows are decoded one at a time, and classes have names."""
+    """Return a Hugging Face dataset as a table. Rows are decoded one at a time, and class numbers
+    get names."""
     features: Mapping[str, Any] = data.features or {}
     classes = {}
     for name, feature in features.items():
@@ -320,7 +332,7 @@ def _of_records(data: Any, names: Iterable[str]) -> Table:
 
 
 def _of_rows(data: Iterable[Any]) -> Table | None:
-    """Wrap a list or an iterator of mappings; return None for a list of paths."""
+    """Return a list or iterator of mappings as a table; None for a list of paths."""
     again = isinstance(data, Sequence)
     walked = iter(data)
     sample = list(islice(walked, SAMPLE))

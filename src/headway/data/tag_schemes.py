@@ -1,8 +1,10 @@
 """Tag schemes that mark spans with one tag per word: detection, and conversion to BIO.
 
-BIO (also IOB2): `B-` begins every span, `I-` continues it, `O` is outside. IOB1: spans are all
-`I-`, and `B-` begins one only directly after another of its type. BIOES: `E-` ends a span of
-several words, `S-` is a span of one; BILOU writes `L-` and `U-` instead. Plain tags mark no spans.
+- BIO (IOB2): `B-` begins every span, `I-` continues it, and `O` is outside of spans.
+- IOB1: all words of a span are `I-`. `B-` begins a span only directly after another of its type.
+- BIOES: `E-` ends a span of several words, and `S-` is a span of one word.
+- BILOU: like BIOES, with `L-` and `U-` instead of `E-` and `S-`.
+- Plain tags mark no spans.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ _NAMES = {"bio": "BIO", "iob1": "IOB1", "bioes": "BIOES", "plain": "plain tags"}
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Split a span tag into letter and type, with `L` and `U` converted to `E` and `S`. A tag
-    outside spans gives ("O", ""). A tag that marks no span has an empty letter."""
+    """Return the letter and the type of a span tag, with `L` and `U` converted to `E` and `S`. The
+    tag outside of spans gives ("O", ""). A tag that marks no span has an empty letter."""
     if tag == OUTSIDE:
         return OUTSIDE, ""
     match = _MARKED.fullmatch(tag)
@@ -34,10 +36,10 @@ def split_tag(tag: str) -> tuple[str, str]:
 
 @dataclass
 class TagSchemeDetector:
-    """Tag scheme detector that collects evidence sentence by sentence."""
+    """Detects the tag scheme of sentences that are added one by one."""
 
     evidence: dict[str, str] = field(default_factory=dict)
-    """For each scheme, the first tag that is evidence for it, with its place."""
+    """For each scheme, the first tag that indicates it, with its file and line."""
 
     def add(self, tags: Sequence[str], place: str) -> None:
         before = (OUTSIDE, "")
@@ -60,7 +62,7 @@ class TagSchemeDetector:
             before = letter, kind
 
     def scheme(self) -> TagScheme:
-        """Return the scheme that fits all tags; raise a `DataError` if two schemes are mixed."""
+        """Return the scheme that fits all tags. Raise a `DataError` if schemes are mixed."""
         seen = self.evidence
         if not seen:
             return "bio"
@@ -68,7 +70,8 @@ class TagSchemeDetector:
             self._alone("plain", ("bioes", "iob1", "bio"))
             return "plain"
         if "bioes" in seen:
-            # In BIOES, a longer span begins with B and ends with E, and a span of one word is S.
+            # In BIOES, a span of several words begins with B and ends with E, and a span of one
+            # word is S.
             self._alone("bioes", ("iob1", "no end"))
             return "bioes"
         if "bio" in seen:
@@ -89,8 +92,8 @@ class TagSchemeDetector:
 
 
 def to_bio(tags: Sequence[str], scheme: TagScheme) -> tuple[list[str], int]:
-    """Convert tags to BIO and count those that do not fit the scheme. An `I-` or `E-` without a
-    span to continue begins one, as in evaluation programs."""
+    """Return the tags in BIO, and the number of tags that do not fit the scheme. As in evaluation
+    programs for tagging, an `I-` or `E-` without a span to continue begins one."""
     if scheme == "plain":
         return list(tags), 0
     made: list[str] = []
@@ -118,7 +121,7 @@ def to_bio(tags: Sequence[str], scheme: TagScheme) -> tuple[list[str], int]:
 
 
 def check_words(words: Sequence[str], tags: Sequence[str], where: str) -> None:
-    """Raise an error unless there is one tag for each word."""
+    """Raise a `DataError` unless there is one tag per word and none of them is empty."""
     if len(words) != len(tags):
         raise DataError(
             f"{where} has {len(words)} words but {len(tags)} tags. Give one tag per word."

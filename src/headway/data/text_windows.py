@@ -1,11 +1,13 @@
-"""Token sequences for labelled examples: texts between special tokens, and overlapping windows of
-long texts.
+"""Token sequences for labelled examples: texts between special tokens, cut into overlapping windows
+if they are long.
 
-A reading is one sequence that the model reads, never empty. A text is read as `<s> a </s>`, or with
-the special tokens of its published tokenizer. A pair is read as `<s> a </s> b </s>`, with two end
-tokens in the middle for tokenizers such as RoBERTa's. An example longer than the context becomes
-several readings. For a pair, the longer text is cut and the other is in every reading. For tagged
-words, each word is predicted in the reading in which it is farthest from the cuts.
+A reading is one non-empty sequence that the model reads. A single text is read as `<s> a </s>`, or
+with the special tokens of its published tokenizer. A pair is read as `<s> a </s> b </s>`, with two
+end tokens in the middle for tokenizers such as RoBERTa's.
+
+An example longer than the context is divided into several readings. Of a pair, the longer text is
+cut, and the shorter text is in every reading. For tagged words, each word is predicted in the
+reading in which it is farthest from the cuts.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from headway.data.token_store import TokenStore
 from headway.errors import DataError
 
 EndTokens = tuple[tuple[int, ...], tuple[int, ...]]
-"""Special tokens before and after a text."""
+"""Ids of the special tokens before and after a text."""
 
 
 class FlatSequences(NamedTuple):
@@ -31,14 +33,13 @@ class FlatSequences(NamedTuple):
     tokens: IntArray
     lengths: IntArray
     segments: IntArray
-    """Segment of each token: 1 for the second text of a pair and its end token. For tagged words,
-    the word shape."""
+    """Segment id of each token. In a text pair, 1 for the second text with its end token, otherwise
+    0. For tagged words, the word shape (letter case)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextReader:
-    """Builder of token sequences (readings) of at most `max_len` tokens from texts or text
-    pairs."""
+    """Builds token sequences (readings) of at most `max_len` tokens from texts or text pairs."""
 
     text: TokenStore
     other: TokenStore | None
@@ -46,15 +47,15 @@ class TextReader:
     eos: int
     max_len: int
     pair_ends: int = 1
-    """Number of end tokens between the texts of a pair. Models with more than one use no
-    segments."""
+    """Number of end tokens between the texts of a pair. With more than one, all tokens have segment
+    0."""
 
     ends: EndTokens | None = None
-    """Special tokens around a text; None: `bos` and `eos`. They apply to pairs only if `between` is
-    given."""
+    """Ids of the special tokens around a text; None: `bos` and `eos`. They apply to pairs only if
+    `between` is given."""
 
     between: tuple[int, ...] | None = None
-    """Special tokens between the texts of a pair; None: `pair_ends` times `eos`."""
+    """Ids of the special tokens between the texts of a pair; None: `pair_ends` times `eos`."""
 
     @property
     def around(self) -> EndTokens:
@@ -64,7 +65,7 @@ class TextReader:
 
     @property
     def middle(self) -> tuple[int, ...]:
-        """Special tokens between the texts of a pair."""
+        """Ids of the special tokens between the texts of a pair; empty for single texts."""
         if self.other is None:
             return ()
         return (self.eos,) * self.pair_ends if self.between is None else self.between
@@ -75,8 +76,8 @@ class TextReader:
 
     @cached_property
     def windows(self) -> tuple[IntArray, IntArray, IntArray]:
-        """The windows of all examples. For each reading: its example, its start in the longer text,
-        and its number of tokens from that text."""
+        """Windows of all examples. Three arrays give, for each reading, the index of its example,
+        its start in the longer text, and the number of its tokens from that text."""
         long, short = self._long, self._short
         room = self.max_len - self.n_special - short
         bad = np.flatnonzero((long > room) & (room < np.maximum(1, self.max_len // 8)))
@@ -90,7 +91,7 @@ class TextReader:
 
     @cached_property
     def full_lengths(self) -> IntArray:
-        """Number of tokens of each example if it were not cut into windows."""
+        """Number of tokens that each example would have without a limit."""
         return np.maximum(1, self._long + self._short + self.n_special)
 
     @property
@@ -119,7 +120,7 @@ class TextReader:
         return self.text.lengths.astype(np.int64), self.other.lengths.astype(np.int64)
 
     def read(self, rows: IntArray) -> FlatSequences:
-        """Build the readings with these numbers."""
+        """Return the readings with these indices."""
         example, start, size = (part[rows] for part in self.windows)
         lengths = self.lengths[rows]
         at = np.cumsum(lengths) - lengths
@@ -148,25 +149,25 @@ class TextReader:
 
 @dataclass(frozen=True, kw_only=True)
 class WordReader:
-    """Builder of token sequences (readings) of at most `max_len` tokens from sentences of words.
+    """Builds token sequences (readings) of at most `max_len` tokens from sentences of words.
 
-    A word with more pieces than a quarter of the room is cut to its first ones, because its tag is
-    predicted at the first piece.
+    A word may take at most a quarter of a reading. Further tokens of it are cut off, because its
+    tag is predicted at its first token.
     """
 
     text: TokenStore
     pieces: TokenStore
-    """Number of pieces of each word, for each sentence."""
+    """Number of tokens of each word, for each sentence."""
 
     bos: int
     eos: int
     max_len: int
     ends: EndTokens | None = None
-    """Special tokens around a sentence; None: `bos` and `eos`."""
+    """Ids of the special tokens around a sentence; None: `bos` and `eos`."""
 
     shapes: TokenStore | None = None
-    """Word shape of each word, for each sentence. In readings it is repeated for all pieces of a
-    word; special tokens have shape 0."""
+    """Shape (letter case) of each word, for each sentence. In readings it is repeated for all
+    tokens of a word. Special tokens have shape 0. None: there are no shapes."""
 
     @property
     def around(self) -> EndTokens:
@@ -178,9 +179,9 @@ class WordReader:
 
     @cached_property
     def windows(self) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray]:
-        """The windows of all sentences. For each reading: its sentence, the range of words that it
-        contains, and the range of words whose tags it predicts. Ranges are a start and an exclusive
-        end."""
+        """Windows of all sentences. For each reading, five arrays give the index of its sentence,
+        the start and end of its words, and the start and end of the words whose tags it predicts.
+        Ends are exclusive."""
         sizes, room = self._sizes, max(1, self.max_len - self.n_special)
         ends = np.cumsum(sizes)
         found: list[tuple[int, int, int, int, int]] = []
@@ -205,14 +206,14 @@ class WordReader:
 
     @property
     def n_words(self) -> IntArray:
-        """Number of words whose tags are predicted, for each reading."""
+        """Number of words in each reading whose tags are predicted."""
         _, _, _, first, last = self.windows
         return last - first
 
     @cached_property
     def words(self) -> TokenStore:
-        """Numbers of the words whose tags are predicted, for each reading. Words are counted over
-        all sentences."""
+        """Indices of the words in each reading whose tags are predicted. Words are counted over all
+        sentences."""
         sentence, _, _, first, last = self.windows
         at = self.pieces.offsets[sentence]
         return TokenStore(ranges(at + first, last - first), last - first)
@@ -227,12 +228,12 @@ class WordReader:
 
     @cached_property
     def cut_words(self) -> int:
-        """Number of words that lose pieces because they have too many."""
+        """Number of words that are too long and lose tokens."""
         return int((self.pieces.tokens > self._most).sum())
 
     def read(self, rows: IntArray) -> tuple[FlatSequences, IntArray, IntArray]:
-        """Build the readings with these numbers. Also return the positions of the first piece of
-        each predicted word, and the number of predicted words of each reading."""
+        """Return the readings with these indices, the position of the first token of each predicted
+        word, and the number of predicted words in each reading."""
         sentence, first, last, own_first, own_last = (part[rows] for part in self.windows)
         lengths = self.lengths[rows]
         at = np.cumsum(lengths) - lengths
@@ -240,7 +241,8 @@ class WordReader:
         words = ranges(offset + first, last - first)
         sizes, whole = self._sizes[words], self._starts
         counts = last - first
-        # A word begins after the pieces of the words before it in the reading, and after `<s>`.
+        # A word begins after the special tokens and after the tokens of earlier words in the
+        # reading.
         ends = np.cumsum(sizes)
         before = np.concatenate([[0], ends])[np.cumsum(counts) - counts]
         place = ends - sizes - np.repeat(before, counts) + np.repeat(at, counts)
@@ -255,31 +257,34 @@ class WordReader:
 
     @cached_property
     def _starts(self) -> IntArray:
-        """Position of the first piece of each word, over all sentences."""
+        """Position of the first token of each word, counted over all sentences."""
         all_sizes = np.asarray(self.pieces.tokens, dtype=np.int64)
         return np.cumsum(all_sizes) - all_sizes
 
 
 def overlapping(lengths: IntArray, room: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Cut sequences into windows of at most `room` tokens, each of which overlaps half of the
-    previous one. Return the sequence, start and length of every window. A sequence that fits is one
-    window."""
+    """Return the windows of sequences: index of the sequence, start and length.
+
+    A window has at most `room` tokens and overlaps half of the previous window. A sequence that
+    fits is one window.
+    """
     stride = np.maximum(1, room // 2)
     counts = 1 + np.maximum(0, -(-(lengths - room) // stride))
     owner = np.repeat(np.arange(len(lengths)), counts)
     number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
     size = np.minimum(lengths, room)
-    # The last window ends with its sequence.
+    # The last window ends at the end of its sequence.
     start = np.minimum(number * stride[owner], (lengths - size)[owner])
     return owner, start, size[owner]
 
 
 def word_windows(sizes: IntArray, room: int) -> list[tuple[int, int, int, int]]:
-    """Return for each window the range of words that it contains and the range of words that it
-    predicts.
+    """Return for each window of a sentence the start and end of its words, and the start and end of
+    the words that it predicts.
 
-    A window has as many words as fit and starts half-way into the previous one. Words in two
-    windows are divided between them in the middle.
+    A window has as many words as fit in `room` tokens and starts in the middle of the previous
+    window. Of the words in two windows, each window predicts half. `sizes`: number of tokens of
+    each word.
     """
     ends = np.concatenate([[0], np.cumsum(sizes)])
     reads: list[tuple[int, int]] = []
@@ -299,14 +304,16 @@ def word_windows(sizes: IntArray, room: int) -> list[tuple[int, int, int, int]]:
 
 
 def ranges(starts: IntArray, lengths: IntArray) -> IntArray:
-    """Concatenate ranges with these starts and lengths: `start, start + 1, …`."""
+    """Return the concatenated ranges with these starts and lengths: `start, start + 1, …` for
+    each."""
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
 
 
 def _between(ends: EndTokens, bos: int, lengths: IntArray) -> IntArray:
-    """Create readings with the special tokens around texts in place, and `bos` everywhere else."""
+    """Return readings that contain special tokens at both ends, and `bos` as a placeholder
+    elsewhere."""
     tokens = np.full(int(lengths.sum()), bos, dtype=np.int64)
     last = np.cumsum(lengths)
     for place, token in enumerate(ends[0]):

@@ -1,7 +1,8 @@
-"""Split texts into words as tagged corpora do: punctuation separately, abbreviations whole.
+"""Split texts into words as tagged corpora do. Punctuation is separated, and abbreviations are kept
+whole.
 
-The tagged sentences of a run determine which characters are separate words and which words keep
-their punctuation. Without such sentences the rules are those of CoNLL and the Penn Treebank.
+The tagged sentences of a run determine which characters are separate words, and which words keep
+their punctuation. Without tagged sentences, the rules are those of CoNLL and the Penn Treebank.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 PUNCTUATION = frozenset(".,;:!?…()[]{}\"“”„«»‘’'`—–¿¡")
-"""Characters that are split off at the ends of words. `#`, `@`, `$`, `%` and similar ones are
+"""Characters that are split off at the ends of words. Symbols such as `#`, `@`, `$` and `%` are
 not."""
 
 _TITLES = "mr mrs ms dr prof st jr sr gen col sgt capt lt rep sen gov rev hon bros"
@@ -21,7 +22,7 @@ _FIRMS = "inc ltd co corp vs etc no dept est fig approx"
 _MONTHS = "jan feb mar apr jun jul aug sep sept oct nov dec"
 ABBREVIATIONS = frozenset(f"{_TITLES} {_FIRMS} {_MONTHS}".split())
 _DOTTED = re.compile(r"(?:[^\W\d_]\.)+")
-"""Initials and the like: `J.`, `U.S.`, `e.g.`"""
+"""Pattern of abbreviations with a dot after each letter, such as `J.`, `U.S.` and `e.g.`"""
 
 _CLITIC = re.compile(r"(?:['’](?:s|re|ve|ll|d|m)|n['’]t)$", re.IGNORECASE)
 _EMOTICON = re.compile(r"[:;=]['’]?-?[()\[\]DPp/\\|]+")
@@ -30,11 +31,14 @@ _RUN = re.compile(r"(.)\1*", re.DOTALL)
 
 
 class TextWord(NamedTuple):
+    """Word of a text, with its position."""
+
     text: str
     start: int
-    """Position in the text, in characters."""
+    """Position of the first character in the text."""
 
     end: int
+    """Position after the last character in the text."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +46,17 @@ class WordRule:
     """Rule that splits texts into words."""
 
     separate: frozenset[str] = PUNCTUATION
+    """Characters that are split off at the ends of words."""
+
     whole: frozenset[str] = frozenset()
     """Words that keep their punctuation, such as abbreviations."""
 
     clitics: bool = True
-    """Whether `'s` and `n't` are separate words."""
+    """Whether clitics such as `'s` and `n't` are separate words."""
 
     @classmethod
     def of(cls, sentences: Iterable[Sequence[str]]) -> WordRule:
-        """Learn the rule from sentences that are split into words."""
+        """Return the rule that follows from sentences that are already split into words."""
         counts = Counter(word for words in sentences for word in words)
         if not counts:
             return cls()
@@ -77,7 +83,7 @@ class WordRule:
         return found
 
     def _parts(self, text: str, start: int, end: int) -> Iterator[TextWord]:
-        """Yield the words of a text without white space, between `start` and `end`."""
+        """Yield the words in a part of a text without white space, from `start` to `end`."""
         after: list[TextWord] = []
         while start < end and not self._is_whole(text[start:end]):
             if text[start] in self.separate:
@@ -107,8 +113,8 @@ class WordRule:
 
 
 def _run(text: str) -> int:
-    """Number of equal dots, dashes or quotes at the start of a text, which form one word; 1 for
-    other characters."""
+    """Return the number of equal dots, dashes or quotes at the start of a text, which form one
+    word. For other characters, return 1."""
     found = _RUN.match(text)
     assert found is not None
     return len(found[0]) if text[0] in ".-—–'`" else 1

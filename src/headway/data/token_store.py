@@ -1,6 +1,7 @@
-"""Token arrays on disk, memory-mapped so that a corpus of any size needs little memory.
+"""Arrays of tokens on disk, memory-mapped so that a corpus of any size needs little memory.
 
-The tokens of all sequences are concatenated in one file; their lengths are in a second.
+The tokens of all sequences are concatenated in one file. The lengths of the sequences are in a
+second file.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ AnyIntArray = NDArray[np.integer[Any]]
 
 
 class TokenStore:
-    """Store of token sequences: `store[i]` are the ids of sequence i, without special tokens."""
+    """Store of token sequences. `store[i]` is the array of token ids of sequence i, without special
+    tokens."""
 
     def __init__(self, tokens: AnyIntArray, lengths: NDArray[np.signedinteger[Any]]) -> None:
         self.tokens = tokens
@@ -36,7 +38,7 @@ class TokenStore:
 
     @classmethod
     def of(cls, sequences: Iterable[ArrayLike]) -> TokenStore:
-        """Build a store in memory."""
+        """Return a store of sequences in memory."""
         each = [np.asarray(sequence, np.uint32) for sequence in sequences]
         lengths = np.array([len(one) for one in each], np.int64)
         return cls(np.concatenate([np.zeros(0, np.uint32), *each]), lengths)
@@ -55,7 +57,8 @@ class TokenStore:
         return self.tokens[self.offsets[i] : self.offsets[i + 1]]
 
     def gather(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the tokens of these sequences, concatenated, and their lengths."""
+        """Return the concatenated tokens of the sequences `rows`, and the lengths of these
+        sequences."""
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
         ends = np.cumsum(lengths)

@@ -1,9 +1,9 @@
 """Long work on files that resumes where it was interrupted.
 
-Results grow in one folder. A second folder beside it records their state: what is being made,
-finished stages, and how much of each growing file is valid, all with checksums. On resuming,
-anything written after the last record is removed, and damaged files are made again. The result is
-the same as without an interruption.
+Results grow in one folder. A second folder next to it records what is being made, which stages are
+finished, and how much of each growing file is valid, all with checksums. On resuming, everything
+written after the last record is removed, and damaged files are made again. The result is the same
+as without an interruption.
 """
 
 from __future__ import annotations
@@ -23,27 +23,33 @@ from headway.storage import check_identity, identity, read_json, replace_text, s
 
 WANTED, RECORD = "wanted.json", "record.json"
 BLOCK = 1 << 20
-"""Bytes read at once."""
+"""Number of bytes read at a time."""
 
 Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class WorkDir:
+    """Working directory of a task that can be interrupted and resumed."""
+
     results: Path
+    """Folder in which the results grow."""
+
     state: Path
+    """Folder that records the progress."""
+
     wanted: Callable[[], Mapping[str, Any]]
-    """Returns a description of what is being made. It is called only when there is something to
-    compare or to record."""
+    """Function that returns a description of what is being made. It is called only if there is an
+    earlier attempt to compare with, or something to record."""
 
     note: Note = lambda text: None
-    """Receives messages about damaged files."""
+    """Function that receives messages about damaged files."""
 
     def stage(self, name: str, make: Callable[[], Any], *files: Path) -> Any:
-        """Return the result of `make`, which must be JSON, or the stored result from before an
-        interruption.
+        """Return the result of `make`, which must be a JSON value. If the stage was finished before
+        an interruption, return its stored result instead.
 
-        `files` are the files that `make` writes. If any of them has changed, `make` runs again.
+        `files`: files that `make` writes. If any of them has changed since, `make` runs again.
         """
         path = self.state / f"{name}.json"
         known = self._read(path)
@@ -57,12 +63,13 @@ class WorkDir:
         return known["result"]
 
     def record(self, done: Mapping[str, Any], files: Mapping[str, Any], name: str = RECORD) -> None:
-        """Record the progress of some work, with the file sizes and checksums that
-        `GrowingFiles.sync` returned at that point."""
+        """Record the progress of some work. `files`: sizes and checksums of the files at that
+        point, as returned by `GrowingFiles.sync`."""
         self._write(self.state / name, {"done": done, "files": files})
 
     def recorded(self, name: str = RECORD) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Return the last record if the recorded parts of the files are unchanged."""
+        """Return the last record (`done` and `files`). None if there is none, or if the recorded
+        part of a file has changed."""
         known = self._read(self.state / name)
         if known is None:
             return None
@@ -105,11 +112,17 @@ class WorkDir:
 def open_workdir(
     folder: Path, wanted: Callable[[], Mapping[str, Any]], note: Note = lambda text: None
 ) -> Iterator[WorkDir]:
-    """Yield a working directory for building a folder, which is moved to its place when complete.
+    """Yield a working directory for building a folder. When the work is complete, the results are
+    renamed to that folder.
 
-    The result of an interrupted attempt is reused if that had the same `wanted`. This function is
-    called when the first stage is recorded, or earlier if there was an attempt. A `UserError`
-    deletes the working directory.
+    The results of an interrupted attempt are reused if its description (`wanted`) was the same. A
+    `UserError` deletes the working directory.
+
+    Args:
+        folder: Folder to build.
+        wanted: Function that returns a description of what is being made. It is called when the
+            first stage is recorded, or at once if there was an earlier attempt.
+        note: Function that receives messages about damaged files.
     """
     place = _place(folder, wanted, note)
     before = place._read(place.state / WANTED)
@@ -128,7 +141,7 @@ def open_workdir(
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what is left of the work on a folder that is complete."""
+    """Remove working directories that remain beside a complete folder."""
     _clear(_place(folder, dict))
 
 
@@ -145,7 +158,8 @@ def _clear(place: WorkDir) -> None:
 
 
 def _prefix_digest(path: Path, size: int) -> str:
-    """Return the SHA-256 of the first `size` bytes, or of the whole file if it is shorter."""
+    """Return the SHA-256 of the first `size` bytes of a file, or of the whole file if it is
+    shorter."""
     return _digest(path, size).hexdigest()
 
 
@@ -159,18 +173,18 @@ def _digest(path: Path, size: int) -> hashlib._Hash:
 
 
 class GrowingFiles:
-    """Files in a folder that only grow, by appending."""
+    """Files in a folder that only grow, by appending data."""
 
     def __init__(self, folder: Path, known: Mapping[str, Mapping[str, Any]]) -> None:
-        """Open the files for appending. `known`, the result of `sync`, gives the part of each file
-        to keep; files not in it start empty."""
+        """Prepare files for appending. `known`: result of an earlier `sync`, which gives the size
+        of each file to keep. Other files start empty."""
         self.folder = folder
         self._sizes = {name: int(facts["size"]) for name, facts in known.items()}
         self._digests: dict[str, hashlib._Hash] = {}
         self._open: dict[str, BinaryIO] = {}
 
     def start(self, name: str) -> None:
-        """Open a file for appending, so that it exists even if nothing is written."""
+        """Open a file for appending, so that it exists even if nothing is written to it."""
         if name in self._open:
             return
         path = self.folder / name
@@ -188,7 +202,7 @@ class GrowingFiles:
         self._sizes[name] += len(data)
 
     def sync(self) -> dict[str, dict[str, Any]]:
-        """Flush all files to the disk and return their sizes and checksums."""
+        """Flush all files to disk, and return their sizes and checksums."""
         for file in self._open.values():
             file.flush()
             os.fsync(file.fileno())

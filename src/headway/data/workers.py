@@ -1,7 +1,7 @@
-"""Apply a function to many blocks on all cores; the result does not depend on their number.
+"""Apply a function to many blocks on all cores. The result does not depend on the number of cores.
 
-Workers are separate processes that are fed through pipes. They do not import the calling script, so
-it needs no `if __name__ == "__main__"`, and they end when it does.
+Workers are separate processes that get their work through pipes. They do not import the calling
+script, so it needs no `if __name__ == "__main__"`. They end when the main process ends.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ Block = TypeVar("Block")
 Result = TypeVar("Result")
 
 ALONE = 4
-"""Number of blocks that are processed before any worker starts: small inputs are done by then."""
+"""Number of blocks that are processed before any worker is started. Small inputs have no more
+blocks."""
 
 AHEAD = 2
-"""Number of blocks per worker that are submitted ahead, so that no worker waits for input while
+"""Number of blocks per worker that are submitted in advance. No worker then waits for input, and
 memory stays limited."""
 
 
@@ -40,10 +41,12 @@ def cores() -> int:
 def map_blocks(
     work: Callable[[Block], Result], blocks: Iterable[Block], *, threads: bool = False
 ) -> Iterator[Result]:
-    """Yield the result of `work` for each block, in order. It must not depend on earlier blocks.
+    """Yield the result of `work` for each block, in order. The result must not depend on other
+    blocks.
 
-    Use `threads` for work that mostly runs outside Python and has large results, such as decoding
-    images. Without threads, `work`, blocks and results must be picklable.
+    `threads`: use threads instead of processes. They suit work that mostly runs outside Python and
+    has large results, such as decoding images. For processes, `work`, blocks and results must be
+    picklable.
     """
     rest = iter(blocks)
     yield from map(work, islice(rest, ALONE))
@@ -71,7 +74,7 @@ def map_blocks(
 
 
 class Workers(Generic[Block, Result]):
-    """Pool of worker processes that apply one function. A call waits for a free worker."""
+    """Pool of worker processes that apply the same function. A call waits for a free worker."""
 
     def __init__(self, work: Callable[[Block], Result], n: int) -> None:
         self.work = work
@@ -121,7 +124,7 @@ class Workers(Generic[Block, Result]):
 
 
 def _serve() -> None:
-    """Process blocks from standard input until it ends."""
+    """Process blocks from standard input until it is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and closes the pipe
     given, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # printed output must not mix with results

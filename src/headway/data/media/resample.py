@@ -60,8 +60,8 @@ class Resampler:
         self._taken = self._given = 0
 
     def push(self, samples_S: Float32Array) -> Float32Array:
-        """Take a block of samples, and return the output samples that are ready. The output lags
-        behind the input, because the filter needs later samples."""
+        """Take a block of samples, and return the output samples that are ready. The output is
+        delayed, because the filter needs later samples."""
         self._taken += len(samples_S)
         if self._step == self._phases:
             return samples_S.astype(np.float32, copy=False)

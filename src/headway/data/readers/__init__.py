@@ -1,1 +1,1 @@
-"""Readers of file formats. Each returns a table and is independent of the task."""
+"""Readers of file formats. Each reader returns a table and does not depend on the task."""

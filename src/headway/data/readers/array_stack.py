@@ -1,5 +1,5 @@
-"""Tables of images and videos in one file: `.npy` stacks, and IDX files such as MNIST, whose labels
-are in a second file next to them."""
+"""Read images and videos that are stacked in one file: `.npy` arrays, and IDX files such as MNIST.
+The labels of an IDX file are in a second file next to it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from headway.errors import DataError
 
 FILE, LABEL = "(item)", "(label)"
 CHANNELS = (1, 3, 4)
-"""Numbers of channels of greyscale, RGB and RGBA images."""
+"""Numbers of channels of greyscale, RGB and RGBA images. In an array, a last axis of this length is
+taken for the channels."""
 
 
 def open_stack(path: Path) -> Table:
-    """Return a table of all items of an .npy stack, without labels."""
+    """Return a table with one row per item of an .npy stack, without labels."""
     return _table(path, len(open_npy(str(path))))
 
 
 def is_stack(path: Path, *, moving: bool) -> bool:
-    """Whether an .npy file contains several images, or several videos if `moving`."""
+    """Whether an .npy file contains several images; with `moving`, several videos."""
     shape = open_npy(str(path)).shape
     one = 3 if moving else 2
     return len(shape) > one + 1 or (len(shape) == one + 1 and shape[-1] not in CHANNELS)
 
 
 def open_mnist(path: Path, *, labelled: bool) -> Table:
-    """Return a table of an IDX file of images; the labels are read from the file next to it."""
+    """Return a table with one row per image of an IDX file. If labels are needed, they are read
+    from the file next to it."""
     images = open_idx(path)
     if images.ndim not in (3, 4):
         raise DataError(
@@ -68,10 +70,11 @@ def _table(path: Path, n: int, labels: Sequence[str] | None = None) -> Table:
 
 
 def idx_in_folder(folder: Path, files: DataFiles) -> Path | None:
-    """Return the IDX file of training images, or the only one of images; None if there is none."""
+    """Return the IDX file of images in a folder, preferably that of training images; None if there
+    is none. Raise a `DataError` if several files fit."""
     found = sorted(p for p in files.entries(folder) if is_idx(p) and "images" in p.name)
     training = [p for p in found if p.name.startswith("train")] or found
-    # The folder may contain the same file compressed and uncompressed.
+    # The folder may contain the same file in compressed and uncompressed form.
     names = {p.name.removesuffix(".gz") for p in training}
     if len(names) > 1:
         raise DataError(

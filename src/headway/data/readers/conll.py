@@ -1,4 +1,5 @@
-"""Read CoNLL files: one word per line with its columns, and empty lines between sentences."""
+"""Read CoNLL files, which have one word with its tags per line and an empty line between
+sentences."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from headway.data.table import SAMPLE, RawRow, RowMapping, Table
 
 
 def open_conll(file: DataFile) -> Table:
-    """Return a table with one row per sentence. Columns are named by their numbers, and a cell is a
+    """Return a table with one row per sentence. Columns are named by their numbers. A cell is a
     list with one text per word."""
     how = _Conll(file)
     width = how.width()
@@ -34,12 +35,12 @@ def open_conll(file: DataFile) -> Table:
 
 
 SPAN = re.compile(r"O|[BIESLU]-\S+")
-"""Pattern of span tags in BIO, BIOES and BILOU. Words rarely match it, and never all words of a
-sample."""
+"""Pattern of span tags in BIO, BIOES and BILOU. Few words match it, so it does not match all words
+of a sample."""
 
 
 def _marks(sample: Sequence[RowMapping], column: str) -> bool:
-    """Whether a column of the sample contains only span tags, and others than `O`."""
+    """Whether all texts in a column of the sample are span tags, and at least one is not `O`."""
     found = {str(one) for row in sample for one in cast(Sequence[object], row[column])}
     return found > {"O"} and all(map(SPAN.fullmatch, found))
 
@@ -50,14 +51,15 @@ class _Conll:
         self.universal = CONLL_U in extensions(file.path)
 
     def width(self) -> int:
-        """Number of columns in the first line of a sentence."""
+        """Return the number of columns in the first line of a sentence; 0 if there is no
+        sentence."""
         lines = self.file.head()
         return next((len(cells_of(line)) for line in lines if not self._is_beside(line)), 0)
 
     def read(
         self, columns: Sequence[str], names: Sequence[str], lines: Iterator[str]
     ) -> Iterator[RawRow]:
-        """Yield the sentences as rows. A sentence with an invalid line is yielded as a row with a
+        """Yield one row per sentence. A sentence with an invalid line becomes a row with a
         problem."""
         places = [columns.index(name) if name in columns else len(columns) for name in names]
         width = len(columns)
@@ -92,7 +94,7 @@ class _Conll:
     def _wrong(
         self, cells: list[str], width: int, places: Sequence[int], line: str, number: int
     ) -> str:
-        """Describe what is wrong with a line; empty if the line is valid."""
+        """Return a description of what is wrong with a line; empty if the line is valid."""
         where = f"{self.file.name}, line {number:,}"
         if len(cells) <= max(places) and len(cells) < 2:
             return (

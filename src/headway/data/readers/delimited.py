@@ -1,5 +1,5 @@
-"""Read delimited text files: columns separated by tabs, commas or semicolons, with or without a
-header; and files with labels before texts, such as those of fastText."""
+"""Read delimited text files, with columns separated by tabs, commas or semicolons, and files with a
+label before each text, such as those of fastText."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ DelimitedRow = list[str]
 
 @dataclass(frozen=True)
 class Delimited:
-    """Delimited text file and its separator."""
+    """Delimited text file with its separator."""
 
     file: DataFile
     separator: str
     ragged: bool = False
-    """Whether lines may have more or fewer cells than the first line, as long as all required
-    columns are there."""
+    """Whether the number of cells may differ between lines, as long as all required columns are
+    present."""
 
     def rows(self, lines: Iterator[str]) -> Iterator[tuple[DelimitedRow, int]]:
-        """Yield the cells and the first line number of each row. An empty line has no cells."""
+        """Yield the cells of each row and the number of its first line. An empty line has no
+        cells."""
         if self.separator == "\t":
             for number, line in enumerate(lines, 1):
                 yield line.split("\t") if line.strip() else [], number
@@ -70,8 +71,8 @@ class Delimited:
 def open_delimited(
     file: DataFile, between: str, is_header: IsHeader, *, ragged: bool = False
 ) -> Table:
-    """Return a table of a delimited file. Its columns are named by the header, or 1, 2, … without
-    one."""
+    """Return a table of a delimited file. Columns are named by the header; without a header, by
+    numbers from 1."""
     how = Delimited(file, between, ragged)
     head = [cells for cells, _ in islice(how.rows(file.head()), SAMPLE + 1)]
     at = next((i for i, cells in enumerate(head) if cells), 0)  # empty lines may come before
@@ -90,7 +91,8 @@ def open_delimited(
 
 
 def _unique_names(names: Sequence[str]) -> list[str]:
-    """Make column names unique: duplicates and empty names become the column number."""
+    """Return column names without duplicates. An empty or repeated name is replaced by the column
+    number."""
     found: list[str] = []
     for number, name in enumerate(names, 1):
         found.append(name if name and name not in found else str(number))
@@ -98,8 +100,8 @@ def _unique_names(names: Sequence[str]) -> list[str]:
 
 
 def open_labelled_lines(file: DataFile, how: LabelFormat) -> Table:
-    """Return a table of a file with labels before texts. The label is a list if a line has
-    several."""
+    """Return a table of a file with labels before each text. If a line has several labels, the
+    label is a list."""
 
     def read(names: Sequence[str]) -> Iterator[RawRow]:
         for number, line in enumerate(file.lines(), 1):

@@ -1,4 +1,4 @@
-"""Tables of folders with one subfolder per class, of folders of files, and of single files."""
+"""Read folders with one subfolder per class, folders of files, and single files as tables."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headway.errors import DataError, one_line
 
 FILE, FOLDER = "(file)", "(folder)"
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev"})
-"""Names of folders that contain splits of a dataset rather than classes."""
+"""Names of folders that are splits of a dataset rather than classes."""
 
 
 def open_folder(folder: Path, what: MediaType, files: DataFiles, *, labelled: bool) -> Table:
-    """Return a table of the files in a folder with one subfolder per class. Without labels, it
-    contains all files of the folder."""
+    """Return a table of the media files in a folder. With `labelled`, the folder has one subfolder
+    per class. Otherwise, files at any depth are read without labels."""
     classes = [path for path in files.entries(folder) if _is_class(path)]
     classes.sort(key=lambda path: natural(path.name))
     entries: list[tuple[Path, str | None]] = []
@@ -53,7 +53,7 @@ def _check_classes(folder: Path, classes: list[Path], files: DataFiles) -> None:
 
 def open_text_folder(path: str, encoding: str, files: DataFiles) -> Table:
     """Return a table of a folder of text files with one subfolder per class. Each file is an
-    example, labelled with its subfolder."""
+    example, and its label is the name of the subfolder."""
     folder = Path(path)
     _check_classes(folder, class_folders(folder, files), files)
     entries = [(file, one_line(label, path[:200])) for file, label in class_files(folder, files)]
@@ -77,7 +77,8 @@ def open_text_folder(path: str, encoding: str, files: DataFiles) -> Table:
 
 
 def open_files(entries: Sequence[tuple[Path, str | None]], name: str, what: MediaType) -> Table:
-    """Return a table of media files. Each is labelled with its class folder, if it is in one."""
+    """Return a table of media files. `entries`: path and label of each file; the labels may be
+    None."""
     labelled = entries[0][1] is not None
 
     def row(i: int) -> RowMapping:
@@ -96,8 +97,8 @@ def open_files(entries: Sequence[tuple[Path, str | None]], name: str, what: Medi
 
 
 def _splits_hint(splits: list[Path]) -> str:
-    """Suggest commands for a dataset that is split into folders. The test set is left for the final
-    evaluation; otherwise the best checkpoint would be chosen on it."""
+    """Return commands for a dataset that is split into folders. The test set is used only for the
+    final evaluation, because the best checkpoint must not be chosen on it."""
     named = {path.name.lower(): path for path in splits}
     train = next((named[name] for name in ("train", "training") if name in named), None)
     valid, test = (
@@ -114,7 +115,8 @@ def _is_class(path: Path) -> bool:
 
 
 def _below(folder: Path, what: MediaType, files: DataFiles) -> list[Path]:
-    """Files of a modality at any depth below a folder; for videos, also folders of frames."""
+    """Return the files of a modality at any depth below a folder. For videos, folders of frames are
+    included."""
     found: list[Path] = []
     for path in sorted(files.entries(folder), key=lambda p: natural(p.name)):
         if path.is_dir() and path.is_symlink() and folder.resolve().is_relative_to(path.resolve()):

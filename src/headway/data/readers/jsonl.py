@@ -1,4 +1,4 @@
-"""Read JSON Lines files: detect them, and open them as tables."""
+"""Detect JSON Lines files and read them as tables."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from headway.errors import DataError
 
 
 def open_jsonl(file: DataFile) -> Table:
-    """Return a table whose columns are the fields; `translation.de` is the field `de` of
-    `translation`."""
+    """Return a table whose columns are the fields of the JSON objects. The column `translation.de`
+    is the field `de` of the object `translation`."""
     sample, problem = [], ""
     for line, where in _lines(file):
         try:

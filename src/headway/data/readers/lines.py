@@ -1,7 +1,8 @@
-"""Read plain text: documents of any size, in pieces that fit in memory; and aligned lines.
+"""Read plain text as documents of any size, and aligned files line by line.
 
-A piece ends before a single space between two words, where every tokenizer splits, so that the
-tokens of the pieces are the tokens of the document.
+Long documents are read in pieces that fit in memory. A piece ends before a single space between two
+words, where every tokenizer splits, so that the tokens of the pieces are the tokens of the whole
+document.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from headway.data.table import SAMPLE, RawRow, Table
 from headway.errors import DataError
 
 PIECE = 10_000
-"""Approximate number of characters in a piece of a document: small enough to encode a block of
-pieces in little memory."""
+"""Approximate number of characters in a piece of a document. It is small, so that encoding a block
+of pieces takes little memory."""
 
 SEPARATOR = "<|endoftext|>"
 """Line that separates the documents of a file, as in the training data of GPT-2."""
@@ -32,23 +33,25 @@ _PLACES = re.compile(r"(?<=\S)[ \n](?=\S)")
 
 
 TextChunks = Iterator[str | None]
-"""Text in parts of bounded size, with None at the end of each document."""
+"""Chunks of text of bounded size. None marks the end of each document."""
 
 
 TextUnit = Literal["auto", "file", "paragraph", "line"]
 
 TEXT = "text"
-"""Name of the only column of plain text."""
+"""Name of the only column of a plain text file."""
 
 
 class UnequalCounts(DataError):
-    """Error: aligned files have different numbers of lines."""
+    """Error that aligned files have different numbers of lines."""
 
 
 def open_plain(file: DataFile, unit: TextUnit) -> Table:
-    """Return a table with one column of documents. Long documents are read in pieces that join to
-    exactly the same text. The row number is that of the document in its file; if each line is a
-    document, that of the line."""
+    """Return a table with one column of documents.
+
+    Long documents are read in pieces that join to exactly the same text. The number of a row is
+    that of its line if each line is a document, otherwise the number of the document in its file.
+    """
 
     def read(names: Sequence[str]) -> Iterator[RawRow]:
         return _pieces(file.text(), file.name, unit)
@@ -77,7 +80,7 @@ def _pieces(chunks: Iterator[str], name: str, unit: TextUnit) -> Iterator[RawRow
 
 
 def open_aligned(files: Sequence[DataFile], names: Sequence[str]) -> Table:
-    """Return a table of aligned files: line n of one file belongs to line n of the others."""
+    """Return a table of aligned files, in which line n of each file belongs to the same example."""
 
     def read(asked: Sequence[str]) -> Iterator[RawRow]:
         sides = [files[names.index(name)].lines() for name in asked]
@@ -114,7 +117,7 @@ def _unequal(source: DataFile, target: DataFile) -> str:
 
 
 def _place(text: str) -> int:
-    """Return where to cut a text: before the last single space within the first `PIECE`
+    """Return the position at which to cut a text: before the last single space in the first `PIECE`
     characters."""
     for start in (PIECE - 1_000, 1):
         found = [match.start() for match in _PLACES.finditer(text, start, PIECE + 1)]
@@ -153,7 +156,7 @@ def _paragraphs(lines: Iterable[str]) -> TextChunks:
 
 
 def _line_feeds(chunks: Iterable[str]) -> Iterator[str]:
-    """Remove carriage returns before line feeds."""
+    """Yield the chunks without carriage returns before line feeds."""
     held = ""
     for chunk in chunks:
         text = held + chunk
@@ -166,12 +169,12 @@ def _line_feeds(chunks: Iterable[str]) -> Iterator[str]:
 
 
 def _separated(chunks: Iterable[str]) -> TextChunks:
-    """Replace each separator line by None."""
+    """Yield the chunks with None in place of each separator line."""
     held = ""
     for chunk in chain(chunks, [None]):
         text = held + (chunk or "")
-        # Only whole lines are searched, so that a separator is not split; lines of many megabytes
-        # are cut.
+        # Only whole lines are searched, so that a chunk border cannot split a separator. Lines of
+        # many megabytes are cut.
         cut = len(text) if chunk is None or len(text) > MAX_LINE else text.rfind("\n") + 1
         text, held = text[:cut], text[cut:]
         first, *others = _SEPARATORS.split(text) if SEPARATOR in text else [text]
@@ -182,7 +185,8 @@ def _separated(chunks: Iterable[str]) -> TextChunks:
 
 
 def _trimmed(parts: TextChunks) -> TextChunks:
-    """Remove empty lines around separators. Text without a separator is unchanged."""
+    """Yield the parts without empty lines next to separators. Text without a separator is
+    unchanged."""
     feeds, inside, separated = "", False, False
     for part in parts:
         if part is None:

@@ -1,5 +1,5 @@
-"""Tables of images, videos and audio, from folders with one subfolder per class, manifests, stacks,
-IDX files and single files. The media themselves are opened only when they are needed."""
+"""Read images, videos and audio as tables, from folders with one subfolder per class, lists of
+media files, stacks, IDX files and single files. Media are decoded only when they are needed."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def open_media(
     name: str, data: DataSettings, columns: Sequence[Column], what: MediaType,
     files: DataFiles | None = None,
 ) -> Table:  # fmt: skip
-    """Open media as a table. `columns`: the media column, followed by the columns that its table
-    must also have."""
+    """Return a table of media. `columns`: column of the media, followed by the other columns that
+    the table must have."""
     files = files or DataFiles()
     path = Path(name)
     if name == STDIN:

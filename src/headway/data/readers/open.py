@@ -1,4 +1,4 @@
-"""Choose the reader for a file by its first bytes, its name and its first lines."""
+"""Choose the reader of a file by the first bytes, the name and the first lines of the file."""
 
 from __future__ import annotations
 
@@ -28,19 +28,26 @@ from headway.errors import DataError
 from headway.settings.data import DataSettings
 
 HEAD = 50
-"""Number of lines from which the format is detected."""
+"""Number of lines from which the format of a file is detected."""
 
 FileContents = Literal["table", "documents", "lines", "words"]
-"""Contents of a file whose name and first bytes do not reveal its format: a table, plain text as
-documents or as lines, or one word per line."""
+"""Contents that are expected in a file if its name and first bytes do not determine its format: a
+table, documents, lines of text, or one word per line."""
 
 
 def open_table(
     path: str, data: DataSettings, columns: Sequence[Column], holds: FileContents = "table",
     files: DataFiles | None = None,
 ) -> Table:  # fmt: skip
-    """Open a text file as a table. `columns`: expected columns, by which a header is recognised.
-    `files` caches the table, so it is opened once."""
+    """Return a text file as a table.
+
+    Args:
+        path: Path of the file.
+        data: Settings of the data.
+        columns: Expected columns, by which a header is recognized.
+        holds: Contents that are expected in the file.
+        files: Cache of files and tables, with which each table is opened only once.
+    """
     files = files or DataFiles()
     key = (path, data.encoding, data.unit, holds, tuple(columns))
     return files.once(key, lambda: _open(path, data, columns, holds, files))
@@ -100,8 +107,8 @@ PAIRS = (["source", "target"], ["source"])
 
 
 def _names(columns: Sequence[Column], holds: FileContents) -> tuple[str, ...]:
-    """Names of fields of which the first line must have one to count as JSON. Tables require
-    none."""
+    """Return the field names by which a first line counts as JSON: it must have at least one of
+    them. For tables, no name is required."""
     if holds == "table":
         return ()
     return tuple(name for one in columns for name in one.accepted_names)

@@ -1,4 +1,4 @@
-"""Read Parquet files as tables; only the required columns are read."""
+"""Read Parquet files as tables. Only required columns are read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from headway.data.table import SAMPLE, RawRow, Table, value_in
 from headway.errors import DataError, needs
 
 ROWS = 1024
-"""Number of rows in memory at once: enough to read quickly, few enough for rows with long texts."""
+"""Number of rows in memory at a time. It is large enough for fast reading, and small enough for
+rows with long texts."""
 
 
 def open_parquet(path: str) -> Table:
