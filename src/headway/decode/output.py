@@ -53,7 +53,8 @@ class Output:
     follows."""
 
     finished: bool = True
-    """Whether the model generated the end token. False if a limit or a stop string ended the text."""
+    """Whether the model generated the end token. False if a limit or a stop string ended the
+    text."""
 
     alignment: list[AlignmentLink] | None = None
     attended_regions: list[AttendedRegion] | None = None

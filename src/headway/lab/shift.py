@@ -168,7 +168,8 @@ def model_positions(n_places: int, width: int) -> Tensor:
 
 
 def rotated(code_PI2: Tensor, angle_I: Tensor) -> Tensor:
-    """Return the encodings (positions, pairs, 2) with every pair of dimensions rotated by its angle."""
+    """Return the encodings (positions, pairs, 2) with every pair of dimensions rotated by its
+    angle."""
     sin_PI, cos_PI = code_PI2.unbind(-1)
     sin_I, cos_I = angle_I.sin().to(sin_PI), angle_I.cos().to(sin_PI)
     return torch.stack([sin_PI * cos_I + cos_PI * sin_I, cos_PI * cos_I - sin_PI * sin_I], -1)
