@@ -3,8 +3,8 @@
 `python -m benchmarks.int8`: GPT-2 generates 1.6 times as fast as in fp32 on two cores, and
 BERT-base encodes 1.5 times as fast. Each row of a weight is stored as integers from −127 to 127 and
 a scale. Inputs are quantized in the same way. Each row of the input has its own scale, so that
-results do not depend on other examples in the batch. Sums of integers are exact in any order. There
-is no gradient.
+results do not depend on other examples in the batch. Sums of integers are exact in any order.
+Int8 weights have no gradient.
 """
 
 from __future__ import annotations

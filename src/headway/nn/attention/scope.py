@@ -15,8 +15,7 @@ the position of the key minus that of the query."""
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
-    """Which keys each query may attend to, and the scale, bias and dropout of the attention
-    weights."""
+    """Mask of a call of `attend`, and the scale, bias and dropout of its attention weights."""
 
     causal: bool = False
     """Whether a query may attend only to itself and to earlier tokens."""
