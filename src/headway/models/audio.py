@@ -1,4 +1,5 @@
-"""Audio families: encoders (speaker recognition, CTC) and encoder-decoders such as Whisper."""
+"""Audio model families: encoders (speaker recognition, CTC), and encoder-decoders such as
+Whisper."""
 
 from __future__ import annotations
 
@@ -16,11 +17,13 @@ from headway.settings.model import AudioEncoderSettings, AudioSeq2SeqSettings
 
 
 class AudioEncoder(Encoder):
-    """Audio encoder. `forward` returns one vector per position; a position covers a few frames."""
+    """Audio encoder. `forward` returns one vector per position; each position covers a few
+    frames."""
 
     @property
     def ctc(self) -> LMHead:
-        """The CTC head: scores of the symbols at each position; the last symbol is the blank."""
+        """Return the CTC head, which computes the logits of the symbols at each position. The last
+        symbol is the blank."""
         head = self.head_named("ctc")
         assert isinstance(head, LMHead)
         return head

@@ -1,4 +1,7 @@
-"""Table of model families, and `build_model`. A new family is a module here and a table entry."""
+"""Table of model families, and `build_model`.
+
+To add a family, write a module in this package and add it to the table.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,18 @@ FAMILIES = {
     "audio-encoder": "audio:audio_encoder",
     "audio-seq2seq": "audio:audio_seq2seq",
 }
-"""Module in this package and function of each family; imported on use."""
+"""Module in this package and name of the function that builds each family. Modules are imported on
+first use."""
 
 
 def build_model(
     settings: ModelSettings, *, device: torch.device | str = "cpu", seed: int | None = 0
 ) -> nn.Module:
-    """Build a model with initialised weights. On the device "meta" it takes no memory, which is
-    enough to count its parameters. Without a seed, weights are left uninitialised for a caller that
-    loads all of them."""
+    """Build a model with initialized weights.
+
+    On the device `meta`, it takes no memory; that is enough to count its parameters. `seed`: None
+    leaves the weights uninitialized, for callers that load all of them.
+    """
     is_meta = torch.device(device).type == "meta"
     with torch.device("meta" if is_meta else "cpu"), SkipInit() if is_meta else nullcontext():
         model = _family(family_of(settings))(settings)
@@ -47,8 +53,8 @@ def _family(name: str) -> Callable[[Any], nn.Module]:
 
 
 class SkipInit(TorchFunctionMode):
-    """Context that skips torch's weight initialisation, which on the meta device has no effect but
-    imports the compiler."""
+    """Context that skips PyTorch's weight initialization. On the meta device, that would have no
+    effect but would import the compiler."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None

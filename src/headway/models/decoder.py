@@ -23,9 +23,10 @@ from headway.settings.model import DecoderSettings
 
 
 class Decoder(EncoderWithHeads):
-    """Decoder-only model. `forward` returns one vector per token, `scores` the logits of the next.
+    """Decoder-only model. `forward` returns one vector per token, and `scores` the logits of the
+    next token.
 
-    Classes are read from the last token of a text, the only one that sees all others.
+    Classes are predicted from the last token of a text, the only one that attends to all others.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Decoder(EncoderWithHeads):
 
     @property
     def lm_head(self) -> LMHead | NgramLMHead:
-        """The head that scores the next token."""
+        """The output head that computes the logits of the next token."""
         if self.head is None:
             has = ", ".join(self.heads)
             raise UserError(

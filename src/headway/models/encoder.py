@@ -25,11 +25,11 @@ from headway.settings.model import EncoderSettings
 
 
 class Encoder(EncoderWithHeads):
-    """Encoder. `forward` returns one vector per token, which the heads in the settings read.
+    """Encoder. `forward` returns one vector per token, which the configured output heads read.
 
     `ngrams`: an n-gram model whose label scores are averaged with those of the label head. The
-    layers are trained without it: a table fitted to the same texts memorises them and would leave
-    nothing to learn.
+    layers are trained without it, because the n-gram model memorizes the training texts and would
+    leave them nothing to learn.
     """
 
     def __init__(
@@ -45,13 +45,16 @@ class Encoder(EncoderWithHeads):
         self.ngrams = ngrams
 
     def forward(self, tokens_N: Any, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
-        """`tokens_N`: the input of the front: token numbers, images or audio."""
+        """Return one vector per token.
+
+        `tokens_N`: input of the front: token indices, images or audio.
+        """
         more = () if segments_N is None else (segments_N,)
         return self.stack(self.front(tokens_N, layout, *more), layout)
 
     @property
     def neural(self) -> Encoder:
-        """A copy of this encoder without its n-gram member; it shares the layers and heads."""
+        """This encoder without its n-gram model. It shares the layers and heads."""
         if self.ngrams is None:
             return self
         alone = Encoder(self.front, self.stack, self.heads, self.pooling)
@@ -60,8 +63,8 @@ class Encoder(EncoderWithHeads):
     def for_classes(
         self, tokens_N: Any, layout: Layout, segments_N: Tensor | None = None
     ) -> tuple[Tensor, Layout]:
-        """Vectors that suffice to compute `classes`, and their layout. If classes are read from the
-        first tokens, the last layer computes only those."""
+        """Return the vectors that `classes` needs, and their layout. If classes are predicted from
+        the first token of each text, the last layer computes only those."""
         n_first = self.n_first
         whole = n_first is None or not layout.has_all(n_first)
         if whole or not isinstance(self.stack, Stack) or not self.stack.can_end_early:
@@ -81,26 +84,28 @@ class Encoder(EncoderWithHeads):
 
     @property
     def n_first(self) -> int | None:
-        """Number of first tokens that classes are read from; None if other tokens are read, too."""
+        """Number of first tokens that classes are predicted from. None: classes depend on all
+        tokens."""
         return 1 if self.pooling == "first" else None
 
     def scores(self, x_ND: Tensor) -> Tensor:
-        """Logits over the vocabulary for the given hidden states; in masked training only those of
-        masked tokens."""
+        """Return the logits of the vocabulary for the given hidden states. In masked training,
+        these are the states of masked tokens only."""
         return self.lm_head(x_ND)
 
     @property
     def lm_head(self) -> MaskedLMHead:
-        """The head that predicts masked tokens."""
+        """The output head that predicts masked tokens."""
         head = self.head_named("words")
         assert isinstance(head, MaskedLMHead)
         return head
 
     def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        """Return one vector per text: from BERT's pooler if there is one and pooling is `first`,
-        otherwise pooled without it.
+        """Return one vector per text. If pooling is `first` and there is a pooler as in BERT, apply
+        it.
 
-        Sentence encoders such as MiniLM have a pooler among their weights but use the mean.
+        With other kinds of pooling it is ignored, because sentence encoders such as MiniLM have a
+        pooler among their weights but use the mean.
         """
         if "pooled" in self.heads and self.pooling == "first":
             return self.heads["pooled"](x_ND, layout)

@@ -1,4 +1,4 @@
-"""Save and load models as self-contained folders: `config.toml` and `model.safetensors`."""
+"""Save and load models as self-contained folders with `config.toml` and `model.safetensors`."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ __all__ = [
 TensorShape = tuple[int, ...]
 
 CHECKSUM = "sha256"
-"""Header entry for the SHA-256 of all tensors with their names, types and shapes."""
+"""Name of the header entry with the SHA-256 of all tensors, including their names, types and
+shapes."""
 
 
 def save_model(folder: Path, model: nn.Module, settings: ModelSettings) -> None:
-    """Write weights and settings, each file atomically.
+    """Write the weights and settings of a model to a folder, each file atomically.
 
-    The settings are written last, so a new folder that has them is complete.
+    The settings are written last, so a new folder with settings is complete.
     """
     save_weights(folder, model_weights(model))
     try:
@@ -57,7 +58,7 @@ def save_model(folder: Path, model: nn.Module, settings: ModelSettings) -> None:
 
 
 def save_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
-    """Write only `model.safetensors`, without settings."""
+    """Write `model.safetensors`, without settings."""
     tensors = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,8 +72,10 @@ def load_model(
     device: torch.device | str = "cpu",
     settings: ModelSettings | None = None,
 ) -> nn.Module:
-    """Load the model of a folder and verify its weights. `settings`: those of the folder, if they
-    were read before."""
+    """Load the model of a folder and verify its weights.
+
+    `settings`: settings of the folder, if the caller has already read them. None: read them here.
+    """
     folder = run_folder(folder)
     settings = load_settings(folder) if settings is None else settings
     path = file_in(folder, WEIGHTS)
@@ -86,8 +89,8 @@ def load_model(
             f"{path} is damaged or not a safetensors file ({error}). Copy it again from its source."
         ) from error
     load_weights(model, from_int8(weights), f"{path} does not fit the model of {folder / CONFIG}.")
-    # Files of other programs have no checksum. Ours are recognised by the name of the entry or by
-    # a value that looks like one, so that damage to either is detected.
+    # Files of other programs have no checksum. Ours are recognized by the name of the entry, or by
+    # a value that looks like a checksum, so that damage to one of the two is detected.
     ours = CHECKSUM in notes or any(re.fullmatch(HEX, note) for note in notes.values())
     if ours and notes != _notes(weights):
         raise FolderError(
@@ -98,7 +101,7 @@ def load_model(
 
 
 def model_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Tensors of a model by name; a shared tensor is listed once."""
+    """Return the tensors of a model by name. A shared tensor is listed once."""
     return {names[0]: tensor.detach() for names, tensor in _tensors_with_names(model)}
 
 
@@ -106,7 +109,7 @@ def model_weights(model: nn.Module) -> dict[str, Tensor]:
 def load_weights(
     model: nn.Module, weights: Mapping[str, Tensor], misfit: str = "the weights do not fit."
 ) -> None:
-    """Copy all weights into the model. A shared tensor may have any of its names."""
+    """Copy all weights into the model. A shared tensor may have any one of its names."""
     resize_tables(model, weights)
     ours = {_name_in(weights, names): tensor for names, tensor in _tensors_with_names(model)}
     shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
@@ -118,7 +121,7 @@ def load_weights(
 
 
 def _write(path: Path, tensors: dict[str, Tensor]) -> None:
-    # The metadata include the format, so that other tools accept the file as one of torch.
+    # The metadata include the format, so that other tools accept the file as a PyTorch file.
     save_file(tensors, path, _notes(tensors))
     path.chmod(0o644)  # the library makes it readable only by its owner
     # The library writes metadata in random order, but equal weights should give equal bytes.
@@ -148,7 +151,8 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
 def describe_difference(
     ours: dict[str, TensorShape], theirs: dict[str, TensorShape], limit: int = 5
 ) -> str:
-    """List the tensors that only the file or only the model has, or that differ in shape."""
+    """Return text that lists the tensors that are only in the file or only in the model, or that
+    differ in shape. `limit`: maximum number of tensors."""
     lines = []
     for name in sorted(ours.keys() | theirs.keys()):
         if ours.get(name) != theirs.get(name):
@@ -159,7 +163,7 @@ def describe_difference(
 
 
 def _tensors_with_names(model: nn.Module) -> list[tuple[list[str], Tensor]]:
-    """Every tensor of the model with all of its names; tied weights have several."""
+    """Return every tensor of the model with all of its names. Tied weights have several."""
     names: dict[int, list[str]] = {}
     tensors: dict[int, Tensor] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -169,7 +173,7 @@ def _tensors_with_names(model: nn.Module) -> list[tuple[list[str], Tensor]]:
 
 
 def _name_in(file: Iterable[str], names: list[str]) -> str:
-    """Name that a file uses for a shared tensor: one of its names, or the first of them if the file
-    has none."""
+    """Return the name that a file uses for a shared tensor. If the file has none of the names,
+    return the first."""
     known = set(file)
     return next((name for name in names if name in known), names[0])

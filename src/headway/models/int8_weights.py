@@ -1,7 +1,8 @@
-"""8-bit weights for storage, a quarter of the size. They are loaded as fp32.
+"""8-bit storage of weights, in a quarter of the size. They are converted to fp32 when they are
+loaded.
 
 Each row of a matrix is rounded to 255 levels between minus and plus its largest magnitude, as in
-`nn/int8.py`, which computes with them.
+`nn/int8.py`, which computes with 8-bit weights.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from torch import Tensor
 from headway.nn.int8 import QuantizedMatrix
 
 SCALE = ".row_scale"
-"""Suffix that names the scales of a matrix: they are stored under its name with this suffix."""
+"""Suffix that is appended to the name of a matrix to name the tensor of its scales."""
 
 
 def to_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Round matrices to 8-bit integers with one scale per row; keep other tensors unchanged."""
+    """Round matrices to 8-bit integers with one scale per row. Other tensors are unchanged."""
     small: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         if tensor.ndim != 2 or not tensor.is_floating_point():
@@ -28,7 +29,7 @@ def to_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def from_int8(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Convert the matrices that `to_int8` rounded back to fp32; keep other tensors unchanged."""
+    """Convert matrices that `to_int8` rounded back to fp32. Other tensors are unchanged."""
     return {
         name: QuantizedMatrix(tensor, weights[name + SCALE]).dequantize()
         if name + SCALE in weights

@@ -1,4 +1,4 @@
-"""Encoder-decoder models: the encoder reads the source, the decoder generates the target."""
+"""Encoder-decoder models. The encoder reads the source; the decoder generates the target."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from headway.settings.model import Seq2SeqSettings
 
 
 class Seq2Seq(Model):
-    """Encoder-decoder: `encode` reads the source once, `decode` returns states of target tokens."""
+    """Encoder-decoder. `encode` reads the source once; `decode` returns the hidden states of target
+    tokens."""
 
     def __init__(
         self,
@@ -29,22 +30,28 @@ class Seq2Seq(Model):
         head: LMHead,
         ctc: LMHead | None = None,
     ) -> None:
-        """`ctc` scores the symbols at each encoder position; the last symbol is the blank."""
+        """Build the model.
+
+        `ctc`: optional head that scores the CTC symbols at each encoder position; the last symbol
+        is the blank.
+        """
         super().__init__()
         self.source_front, self.encoder = source_front, encoder
         self.target_front, self.decoder, self.head = target_front, decoder, head
         self.ctc = ctc
 
     def encode(self, source_M: Any, layout: Layout) -> Memory:
-        """Encode sources. `source_M`: input of the source front, such as token numbers, images or
-        audio."""
+        """Return the encoder output.
+
+        `source_M`: input of the source front: token indices, images or audio.
+        """
         x_MD = self.source_front(source_M, layout)
         return Memory(self.encoder(x_MD, layout), layout)
 
     def decode(
         self, target_N: Tensor, layout: Layout, memory: Memory, cache: Cache | None = None
     ) -> Tensor:
-        """Hidden states of the target tokens, before the head."""
+        """Return the hidden states of the target tokens, which are the input of the output head."""
         x_ND = self.target_front(target_N, layout)
         return self.decoder(x_ND, layout, memory, cache)
 
@@ -87,8 +94,8 @@ def compose_seq2seq(
     source: Embedding | None = None,
     ctc: LMHead | None = None,
 ) -> Seq2Seq:
-    """Build an encoder-decoder for any kind of source: both stacks, the target front and the output
-    head."""
+    """Build an encoder-decoder around the front of any source modality. This adds the two stacks,
+    the target front and the output head."""
     softmax = {"all": target, "target-softmax": target, "source-softmax": source}
     return Seq2Seq(
         source_front,

@@ -1,7 +1,7 @@
 """Size of a model: parameters by part, and memory for training and inference.
 
-Everything is counted on torch's meta device, which allocates no memory, so that a model of any
-size can be summarised on any machine.
+Everything is counted on PyTorch's meta device, which allocates no memory, so a model of any size
+can be summarized on any machine.
 """
 
 from __future__ import annotations
@@ -28,28 +28,31 @@ from headway.nn.layout import Layout
 from headway.settings.model import ModelSettings, Seq2SeqSettings
 
 TRAINING_BYTES = 16
-"""Bytes per parameter in training: fp32 weight, gradient, and Adam's two moments."""
+"""Number of bytes per parameter in training: fp32 weight, gradient, and Adam's two moments."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterCount:
-    """Parameters of one kind in one child of the model, such as attention in the encoder."""
+    """Number of parameters of one kind in one child of the model, such as attention in the
+    encoder."""
 
     child: str
     kind: str
     parameters: int
     shared_with: str = ""
-    """Part in which a tied weight is counted; empty for parts whose weights are not tied."""
+    """Part in which a tied weight is counted; empty if the weights of this part are not tied."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Activations:
-    """Activations that a training step keeps for the backward pass, measured by running one."""
+    """Memory for the activations that a training step keeps for the backward pass, measured by
+    running a step."""
 
     sequences: int
     length: int
     fused_bytes: int
-    """Size in bytes with fused attention, which GPUs use, and CPUs without attention dropout."""
+    """Size in bytes with fused attention, which is used on GPUs, and on CPUs without attention
+    dropout."""
 
     written_out_bytes: int
     """Size in bytes if attention weights are stored, as on CPUs with attention dropout."""
@@ -61,12 +64,12 @@ class Summary:
     parts: list[ParameterCount]
     activations: Activations
     cache_numbers: int
-    """Number of values that the decoding cache stores per token, over all layers; 0 without a
-    decoder."""
+    """Number of values that the decoding cache stores per target token, over all layers; 0 without
+    a decoder."""
 
     memory_numbers: int
-    """Number of values that the decoding cache stores per source token, over all layers; 0 without
-    a source."""
+    """Number of values that the decoding cache stores per source token, over all layers; 0 for
+    models other than encoder-decoders."""
 
     @property
     def training_bytes(self) -> int:
@@ -100,7 +103,7 @@ def summarise(settings: ModelSettings, batch_tokens: int) -> Summary:
 
 
 def meta_model(settings: ModelSettings) -> nn.Module:
-    """Build the model on the meta device, without memory."""
+    """Build a model on the meta device, which needs no memory."""
     try:
         return build_model(settings, device="meta")
     except (RuntimeError, TypeError) as error:
@@ -113,12 +116,13 @@ def meta_model(settings: ModelSettings) -> nn.Module:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Number of parameters; shared ones count once."""
+    """Return the number of parameters. Shared parameters count once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def parts(model: nn.Module) -> list[ParameterCount]:
-    """Parts of the model in order, including parts whose parameters are all tied to others."""
+    """Return the parts of the model in order, including parts whose parameters are all tied to
+    others."""
     owner: dict[int, tuple[str, str]] = {}
     sizes: dict[tuple[str, str], int] = {}
     shared: dict[tuple[str, str], str] = {}
@@ -139,8 +143,9 @@ def parts(model: nn.Module) -> list[ParameterCount]:
 
 
 def _part_of(name: str) -> tuple[str, str]:
-    """Child module and kind of a parameter: `encoder.blocks.3.attention.to_out.weight` has the
-    child `encoder` and the kind `attention`."""
+    """Return the child module and the kind of a parameter. For example,
+    `encoder.blocks.3.attention.to_out.weight` belongs to the child `encoder` and is of the kind
+    `attention`."""
     child, *inner = name.split(".")
     kind = inner[2] if inner[0] == "blocks" else inner[0]
     if kind.startswith(("norm_", "final_norm")):
@@ -149,11 +154,11 @@ def _part_of(name: str) -> tuple[str, str]:
 
 
 def activations(model: nn.Module, settings: ModelSettings, batch_tokens: int) -> Activations:
-    """Measure activations with sequences of equal length, the longest that the model takes, with
-    about `batch_tokens` in total.
+    """Measure the activations of a training step with about `batch_tokens` tokens.
 
-    An encoder-decoder gets as many source tokens as target tokens. The logits are not included,
-    because the loss computes them in chunks and keeps none.
+    The sequences have equal lengths, as long as the model supports. An encoder-decoder gets as many
+    source tokens as target tokens. The logits are not included, because the loss computes them in
+    chunks and keeps none.
     """
     sequences = math.ceil(batch_tokens / settings.max_len)
     length = batch_tokens // sequences
@@ -189,8 +194,8 @@ def activations(model: nn.Module, settings: ModelSettings, batch_tokens: int) ->
 
 @contextmanager
 def _kept(model: nn.Module) -> Iterator[dict[int, torch.UntypedStorage]]:
-    """Context that collects the memory that autograd keeps for the backward pass, other than
-    weights."""
+    """Context that collects the tensors, except weights, that autograd keeps for the backward
+    pass."""
     weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     kept: dict[int, torch.UntypedStorage] = {}
 
@@ -205,12 +210,13 @@ def _kept(model: nn.Module) -> Iterator[dict[int, torch.UntypedStorage]]:
 
 
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
-"""Name of a private operation of torch. Without it, attention is counted as if its weights were
+"""Name of a private PyTorch operator. If it is missing, attention is counted as if its weights were
 stored."""
 
 
 class _FusedAttention(TorchFunctionMode):
-    """Context that calls fused attention directly, because the meta device never selects it."""
+    """Context that calls the operator of fused attention directly, because PyTorch never selects it
+    on the meta device."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -226,17 +232,18 @@ class _FusedAttention(TorchFunctionMode):
 
 
 def cache_numbers(model: nn.Module) -> int:
-    """Numbers that decoding caches per token in all layers: keys and values, or states."""
+    """Return the number of values that decoding caches per target token in all layers: keys and
+    values, or states."""
     return sum(block.cache_sizes()[0] for block in _decoder_layers(model))
 
 
 def memory_numbers(model: nn.Module) -> int:
-    """Numbers that decoding caches per source token in all layers."""
+    """Return the number of values that decoding caches per source token in all layers."""
     return sum(block.cache_sizes()[1] for block in _decoder_layers(model))
 
 
 def _decoder_layers(model: nn.Module) -> list[Layer]:
-    """Decoder layers; empty for models that do not generate."""
+    """Return the decoder layers; empty for models that do not generate."""
     if isinstance(model, Seq2Seq):
         return list(model.decoder.blocks)  # type: ignore[arg-type]
     return list(model.stack.blocks) if isinstance(model, Decoder) else []  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Image families: encoders of patches (ViT, DeiT), and encoder-decoders for captions."""
+"""Image model families: patch encoders (ViT, DeiT), and encoder-decoders for captioning."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from headway.settings.model import ImageEncoderSettings, ImageSeq2SeqSettings
 
 
 class ImageEncoder(Encoder):
-    """Image encoder. `forward` returns one vector per position: the class token if there is one,
-    then the patches."""
+    """Image encoder. `forward` returns one vector per position: class tokens if there are any, then
+    patches."""
 
     def class_rows(self, x_ND: Tensor, layout: Layout) -> dict[str, Tensor]:
-        """Input of each classification head: the class token, without ViT's pooler. DeiT has a
-        second head, distilled from a teacher, which reads the token after the class token."""
+        """Return the input of each classification head.
+
+        ViT's head reads the class token, without a pooler. DeiT has a second head, distilled from a
+        teacher, which reads the token after the class token.
+        """
         rows = {"classes": layout.pooled(x_ND, self.pooling)}
         if "distilled" in self.heads:
             rows["distilled"] = layout.nth(x_ND, 1)

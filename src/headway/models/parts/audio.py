@@ -1,4 +1,4 @@
-"""Audio front: turns audio of any length into positions of a flat batch, without padding."""
+"""Audio front: converts audio of any length to vectors in a flat batch, without padding."""
 
 from __future__ import annotations
 
@@ -25,53 +25,53 @@ WIDE = 3
 """Kernel width of the convolutions in frames."""
 
 FULL_SCALE = 32768.0
-"""Full scale of 16-bit samples."""
+"""Magnitude of a 16-bit sample that represents 1.0."""
 
 
 TYPICAL_S = 10.0
-"""Assumed length in seconds, for estimates without data."""
+"""Assumed length in seconds of a recording, for estimates without data."""
 
 
 @dataclass(frozen=True)
 class AudioBatch:
-    """A flat batch of audio, with the indices that locate its recordings, frames and positions."""
+    """Flat batch of audio, with the indices that map its recordings to frames and positions."""
 
     samples_S: Tensor
     """Samples of all recordings, between -1 and 1."""
 
     centre_A: Tensor
-    """Index of the middle sample of each frame in `samples_S`."""
+    """Index in `samples_S` of the middle sample of each frame."""
 
     low_A: Tensor
     high_A: Tensor
-    """Index after the last sample of each frame's recording in `samples_S`; `low_A` is the index of
+    """Index in `samples_S` after the last sample of each frame's recording. `low_A` is the index of
     its first sample."""
 
     number_A: Tensor
     """Index of the recording that each frame belongs to."""
 
     taps: tuple[Tensor, ...]
-    """Input rows that each convolution reads for each output (N 3). The index after the last row
-    means silence, at the ends of a recording."""
+    """For each convolution, the indices of its three inputs for each output (N 3). The index after
+    the last input means silence, which pads the ends of a recording."""
 
     n_recordings: int
     speed_A: Tensor | None = None
-    """Speed factor of each frame under speed augmentation; None without augmentation."""
+    """Speed factor of each frame, for speed augmentation; None without augmentation."""
 
     mel_AF: Tensor | None = None
-    """Log-mel frames to use instead of those computed from the samples."""
+    """Log-mel frames to use as they are. None: compute them from the samples."""
 
     masked_N: Tensor | None = None
-    """True for positions that are replaced by the mask vector."""
+    """True for positions that are replaced by the mask vector; None if nothing is masked."""
 
 
 def collate_audio(
     items: Sequence[Any], shape: AudioSettings, speeds: Sequence[float] | None = None
 ) -> tuple[AudioBatch, list[int]]:
-    """Collate audio (16-bit or float samples at the rate in the settings) into a batch, and return
-    the number of positions of each.
+    """Collate recordings into a batch. Return it with the number of positions of each recording.
 
-    `speeds`: factors of speed augmentation. 1.1 plays 10 % faster, so higher and shorter.
+    `items`: 16-bit or float samples at the configured sampling rate. `speeds`: factors of speed
+    augmentation; 1.1 plays 10 % faster, which makes it shorter and higher.
     """
     waves = [_wave(item, shape) for item in items]
     n_samples = np.array([len(wave) for wave in waves], dtype=np.int64)
@@ -115,7 +115,8 @@ def _wave(item: Any, shape: AudioSettings) -> NDArray[np.float32]:
 
 
 def _taps(lengths: NDArray[np.int64], stride: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Input rows of each output of a convolution, and the number of outputs of each recording."""
+    """Return the indices of the inputs of each output of a convolution, and the number of outputs
+    of each recording."""
     after = -(-lengths // stride)
     number = np.repeat(np.arange(len(lengths)), after)
     place = np.arange(int(after.sum())) - np.repeat(np.cumsum(after) - after, after)
@@ -126,8 +127,8 @@ def _taps(lengths: NDArray[np.int64], stride: int) -> tuple[NDArray[np.int64], N
 
 
 class FlatConv(nn.Module):
-    """Convolution over time within each recording of a flat batch: a matrix over three rows, then
-    GELU."""
+    """Convolution over time within each recording of a flat batch, followed by GELU. It is one
+    matrix, applied to three adjacent inputs."""
 
     def __init__(self, n_in: int, n_out: int) -> None:
         super().__init__()
@@ -139,14 +140,17 @@ class FlatConv(nn.Module):
 
 
 class AudioFront(Front):
-    """Front for audio: log-mel frames, strided convolutions, then positional encodings."""
+    """Input layers for audio: log-mel frames, strided convolutions, then positional encodings."""
 
     reads = "audio"
 
     def __init__(
         self, shape: AudioSettings, width: int, *, dropout: float = 0.0, masks: bool = False
     ) -> None:
-        """`masks`: add a learned vector that replaces masked positions."""
+        """Build the input layers.
+
+        `masks`: add a learned vector that replaces masked positions.
+        """
         super().__init__()
         self.shape = shape
         self.log_mel = LogMel(shape.rate, shape.n_fft, shape.hop, shape.bands, shape.scale)
@@ -176,7 +180,7 @@ class AudioFront(Front):
 
     @torch.no_grad()
     def mel(self, audio: AudioBatch) -> Tensor:
-        """Log-mel frames of all recordings, in fp32."""
+        """Return the log-mel frames of all recordings in fp32."""
         if audio.mel_AF is not None:
             return audio.mel_AF
         return self.log_mel(

@@ -1,4 +1,4 @@
-"""Build the modules that families share from their settings."""
+"""Builders of the modules that model families share."""
 
 from __future__ import annotations
 
@@ -55,9 +55,12 @@ def text_front(
     cross: bool = False,
     mask: int | None = None,
 ) -> TextFront:
-    """Build a text front with the width of the embeddings. `mapped`: add a projection to the width
-    of the residual stream. `cross`: the front is that of a decoder with cross-attention. `mask`:
-    the mask token, for ESM's token dropout."""
+    """Build the input layers for text.
+
+    `mapped`: add a projection from the embedding width to the width of the residual stream.
+    `cross`: the text is the input of a decoder with cross-attention. `mask`: index of the mask
+    token for ESM's token dropout; None: no token dropout.
+    """
     width = tokens.embedding_dim
     side = settings.stack("decoder") if cross else next(iter(settings.stacks.values()))
     return TextFront(
@@ -73,7 +76,8 @@ def text_front(
 
 
 def added_positions(settings: TextSettings, width: int) -> nn.Module | None:
-    """Positional encoding that is added to embeddings; None for kinds that act in attention."""
+    """Return the positional encoding that is added to embeddings. None for encodings that are part
+    of attention."""
     own = parts_of(settings).positions
     if own is not None:
         return own(settings, width)
@@ -92,16 +96,17 @@ def stack(
     cross: bool = False,
     shared: bool = False,
 ) -> Stack:
-    """Build the stack of an encoder (neither flag), a language model (`causal`) or a decoder with
+    """Build the stack of an encoder (neither flag), a language model (`causal`), or a decoder with
     cross-attention (`causal` and `cross`).
 
-    `shared`: one layer with one set of weights, applied `n_layers` times.
+    `shared`: apply one layer with one set of weights `n_layers` times.
     """
     kind, side = [*settings.stacks.items()][-1 if cross else 0]
     norm = norm_maker(settings, side)
     make = BODIES[settings.body]
     block, bias = make(settings, side, norm, StackPlace(kind, causal, cross))
-    # Post-norm layers end with a norm. The other layouts need one after the last layer.
+    # Post-norm layers end with a norm. In the other layouts, the stack needs a norm after the last
+    # layer.
     final_norm = None if settings.block_layout == "post" else norm()
     layers = range(side.n_layers)
     blocks = [block(0)] * len(layers) if shared else [block(layer) for layer in layers]
@@ -109,7 +114,7 @@ def stack(
 
 
 class StackPlace(NamedTuple):
-    """Place of a stack in its model, such as the encoder or the decoder."""
+    """Role of a stack in its model."""
 
     kind: str
     causal: bool
@@ -117,8 +122,8 @@ class StackPlace(NamedTuple):
 
 
 StackParts = tuple[Callable[[int], Layer], nn.Module | None]
-"""Parts of a stack: a function that builds the layer with a number, and the attention bias that all
-layers share."""
+"""Parts of a stack: a function from a layer's index to the layer, and the attention bias that all
+layers share (None: no bias)."""
 
 NormFactory = Callable[[], nn.Module]
 
@@ -159,7 +164,7 @@ def _recurrent(
     size = Recurrence.state_size(width, lstm=kind == "lstm")
 
     def block(layer: int) -> MixerBlock:
-        # The decoder of an encoder-decoder starts from the final state of the encoder.
+        # In an encoder-decoder, the decoder starts from the final state of the encoder.
         first = InitialState(width, size, both_ends=settings.bidirectional) if place.cross else None
         both = settings.bidirectional and not place.causal
         part = Recurrence(width, kind, bidirectional=both, first=first)
@@ -220,7 +225,7 @@ def _mixer_block(
 
 
 DILATED = 5
-"""Layers after which dilation starts again at 1: ByteNet has 1, 2, 4, 8, 16."""
+"""Number of layers after which the dilation starts again at 1. ByteNet uses 1, 2, 4, 8, 16."""
 
 BODIES: dict[str, Callable[[BodySettings, StackSpec, NormFactory, StackPlace], StackParts]] = {
     "transformer": _transformer,
@@ -234,8 +239,11 @@ BODIES: dict[str, Callable[[BodySettings, StackSpec, NormFactory, StackPlace], S
 def _attention(
     settings: BodySettings, scope: AttentionSpec, rotary: Rotary | None, place: tuple[str, int]
 ) -> Attention:
-    """Build the attention of a layer. `place`: its kind and layer number, which determine the
-    heads that are left after pruning."""
+    """Build the attention of a layer.
+
+    `place`: kind of attention and index of the layer. They determine which heads are left after
+    pruning.
+    """
     n_heads, n_kv_heads = settings.heads_in(*place)
     side = settings.stack(place[0])
     width, eps = side.head_width, side.norm_eps

@@ -1,6 +1,6 @@
-"""Parts of an n-gram language model, which is built by counting.
+"""Modules of an n-gram language model, which is built by counting instead of gradient descent.
 
-The front passes token numbers through, the only layer collects the last tokens, and the head looks
+The front passes token indices through, the only layer collects the last tokens, and the head looks
 up their n-grams.
 """
 
@@ -23,7 +23,7 @@ TOKENS = "tokens"
 
 
 class TokenFront(Front):
-    """Front that returns the number of each token (N, 1)."""
+    """Front that returns the index of each token (N, 1)."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
@@ -43,8 +43,8 @@ class TokenFront(Front):
 
 
 class LastTokens(nn.Module):
-    """Layer that returns the last `n` tokens at each position (N, n), the nearest first; `NONE`
-    before the start of the sequence."""
+    """Layer that returns the last `n` tokens at each position, nearest first (N, n). `NONE` fills
+    places before the start of the sequence."""
 
     can_end_early = compiles = False
     cross = None
@@ -78,7 +78,7 @@ class LastTokens(nn.Module):
 
 
 class NgramLMHead(nn.Module):
-    """Head with the log-probabilities of the next token, given the last tokens."""
+    """Head that returns the log-probabilities of the next token, given the last tokens."""
 
     def __init__(self, vocab_size: int, order: int) -> None:
         super().__init__()
@@ -94,14 +94,15 @@ class NgramLMHead(nn.Module):
         smoothing: LabelSmoothing,
         weights_N: Tensor | None = None,
     ) -> Loss:
-        """Negative log-likelihood. Label smoothing is ignored: it does not apply to counting."""
+        """Return the negative log-likelihood. Label smoothing is ignored, because counting has no
+        use for it."""
         nll_N = -self.table.token_probs(self.table.contexts(x_NK), targets_N).log()
         nll = (nll_N if weights_N is None else nll_N * weights_N).sum()
         return Loss(nll, nll)
 
 
 def resize_tables(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Resize the n-gram tables of a model to fit weights that are about to be loaded."""
+    """Resize the n-gram tables of a model to the shapes of weights that are about to be loaded."""
     for name, part in model.named_modules():
         if isinstance(part, KneserNey):
             sizes = {

@@ -36,20 +36,22 @@ class Parts:
     """
 
     name: str
-    """Name under which a run folder records the parts."""
+    """Name that identifies the parts in a run folder."""
 
     block: Callable[..., Block] | None = None
-    """Builds a layer from the arguments of `Block`, for example a subclass of it. Replaces
-    `model.block_layout`, which still determines whether the stack ends with a norm."""
+    """Function that builds a layer from the arguments of `Block`, for example a subclass of it. It
+    replaces `model.block_layout`, which still determines whether the stack ends with a norm."""
 
     positions: Callable[[TextSettings, int], nn.Module | None] | None = None
-    """Builds the positional encoding that is added to embeddings, from the settings and the width
-    of the embeddings. The module receives embeddings (N D) and their layout, and returns the sum.
-    It replaces those of the settings."""
+    """Function that builds the positional encoding from the settings and the width of the
+    embeddings. The module that it returns receives embeddings (N D) and their layout, and returns
+    the sum of embeddings and encodings. It replaces the positional encoding of the settings. None
+    as its result means no encoding."""
 
     scope: Callable[[AttentionSpec, str, int], AttentionSpec] | None = None
-    """Returns the attention scope of a layer (scale, window, bias), given the default scope, the
-    kind of attention (`self`, `encoder`, `decoder`, `cross`) and the layer number."""
+    """Function that returns the attention scope of a layer (scale, window, bias). Its arguments are
+    the default scope, the kind of attention (`self`, `encoder`, `decoder` or `cross`) and the index
+    of the layer."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -58,13 +60,17 @@ class Parts:
 
 DEFAULT_PARTS = Parts(name="usual")
 REGISTERED: dict[str, Parts] = {}
-"""Custom parts registered in this process, by name. A later registration replaces an earlier one.
-"""
+"""Custom parts registered in this process, by name. A later registration of a name replaces an
+earlier one."""
 
 
 def register_parts(parts: Parts | None, recorded: str | None = None, of: str = "") -> None:
-    """Register custom parts under their name, for models that are built from now on. `of`: name of
-    a run to load, whose settings record the parts `recorded`; other parts raise an error."""
+    """Register custom parts under their name, for models that are built from now on. Does nothing
+    if `parts` is None.
+
+    `of`: name of a run that is being loaded. `recorded`: name of the parts that it was trained
+    with; other parts raise an error.
+    """
     if parts is None:
         return
     if not isinstance(parts, Parts):
@@ -80,7 +86,8 @@ def register_parts(parts: Parts | None, recorded: str | None = None, of: str = "
 
 
 def parts_of(settings: BodySettings) -> Parts:
-    """Return the registered parts that the settings name."""
+    """Return the registered parts that the settings name, or the default parts if they name
+    none."""
     if settings.parts is None:
         return DEFAULT_PARTS
     if settings.parts not in REGISTERED:

@@ -1,4 +1,5 @@
-"""Base class of fronts, which turn raw input into vectors with positional encodings."""
+"""Base class of fronts: the input layers, which convert raw input to vectors with positional
+encodings."""
 
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ BatchT = TypeVar("BatchT")
 
 
 class Front(nn.Module):
-    """Module that turns a flat batch of one modality into one vector per position.
+    """Front: input layers that convert a flat batch of one modality to one vector per position.
 
-    `dtype` is the type of the residual stream, and so of all computation after it.
+    `dtype` is the data type of the residual stream, and so of all layers after the front. None: the
+    type of the weights.
     """
 
     reads: ClassVar[Literal["text", "image", "audio"]] = "text"
@@ -28,18 +30,19 @@ class Front(nn.Module):
         self.dtype: torch.dtype | None = None
 
     def rows(self, item: Any) -> int:
-        """Number of positions that one raw item takes."""
+        """Return the number of positions that one raw item takes."""
         raise NotImplementedError
 
     def collate(
         self, items: Sequence[Any], device: torch.device | str = "cpu"
     ) -> tuple[Any, Layout]:
-        """Collate raw items (token numbers, images or audio) into a flat batch."""
+        """Collate raw items (token indices, images or audio) into a flat batch. Return it with its
+        layout."""
         raise NotImplementedError
 
     def blanks(self, n_rows: int) -> list[Any]:
-        """Empty items of typical size that fill about `n_rows` positions, for measurements without
-        data."""
+        """Return empty items of typical size that fill about `n_rows` positions. They are used for
+        measurements without data."""
         raise NotImplementedError
 
     def cast(self, x_ND: Tensor) -> Tensor:
@@ -47,7 +50,7 @@ class Front(nn.Module):
 
 
 def on_device(batch: BatchT, device: torch.device | str) -> BatchT:
-    """Move the input of a front, a dataclass of tensors, to a device."""
+    """Return a batch (a dataclass of tensors) with all tensors moved to a device."""
 
     def moved(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -59,7 +62,7 @@ def on_device(batch: BatchT, device: torch.device | str) -> BatchT:
 
 
 def set_compute_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
-    """Set the type of the residual stream of a model (None: the type of its weights)."""
+    """Set the data type of a model's residual stream. None: the type of its weights."""
     for part in model.modules():
         if isinstance(part, Front):
             part.dtype = dtype

@@ -1,12 +1,12 @@
-"""N-gram member of a classifier or tagger: label scores from tokens and their neighbours.
+"""N-gram model of a classifier or tagger: label scores from tokens and their neighbours.
 
-With little data, neural layers learn order and context but not rare words. A logistic regression
-on n-grams is the opposite. A model may therefore have two members: its layers with their head, and
-a table with a score per n-gram and label. The table is fitted before training and then fixed. The
-prediction is the weighted mean of the scores of both (`NgramScores`).
+With little data, neural layers learn order and context but not rare words. A logistic regression on
+n-grams has the opposite strengths. A model may therefore be an ensemble of two members: the layers
+with their head, and a table with a score per n-gram and label. The table is fitted before training
+and then fixed. The prediction is the weighted mean of the two scores (`NgramScores`).
 
-N-grams are identified by a hash, so the table has a fixed size and needs no list of n-grams.
-Tokens have several features (`TokenView`), which follow from the vocabulary.
+N-grams are identified by a hash, so the table has a fixed size and needs no list of n-grams. Tokens
+have several features (`TokenView`), which follow from the vocabulary.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from headway.nn.layout import Layout
 
 
 class TokenView(IntEnum):
-    """Features of a token, as columns of a table. The value 0 means that there is no token."""
+    """Features of a token from which n-grams are formed. Each is a row of the table
+    `Ngrams.views_KV`, and 0 means that there is no token."""
 
     PIECE = 0
     FOLDED = 1
-    """Number of the token in lower case."""
+    """Index of the token in lower case."""
 
     SHAPE = 2
-    """Number of the token's shape: capitals, digits, symbols, whether it begins a word, and its
+    """Index of the token's shape: capitals, digits, symbols, whether it begins a word, and its
     segment."""
 
     ENDING = 3
-    """Number of the token's last three letters, in lower case."""
+    """Index of the last three letters of the token, in lower case."""
 
     BEGINS = 4
     """1 if the token begins a word, 0 if it continues one."""
@@ -47,7 +48,7 @@ class NgramFeature(NamedTuple):
 
 
 TEXT_NGRAMS = (NgramFeature(TokenView.FOLDED, (0,)), NgramFeature(TokenView.FOLDED, (0, 1)))
-"""N-grams at each token of a text that is classified, in addition to whole words."""
+"""N-grams at each token of a text to classify, in addition to whole words."""
 
 AROUND: dict[TokenView, tuple[tuple[int, ...], ...]] = {
     TokenView.PIECE: ((0,),),
@@ -58,14 +59,15 @@ AROUND: dict[TokenView, tuple[tuple[int, ...], ...]] = {
 TOKEN_NGRAMS = tuple(
     NgramFeature(view, offsets) for view, several in AROUND.items() for offsets in several
 )
-"""N-grams around a token that is tagged, in addition to its whole word."""
+"""N-grams around each token to tag, in addition to its whole word."""
 
 LONGEST_WORD = 4
-"""Number of tokens that identify a word; of longer words only the first ones count."""
+"""Maximum number of tokens by which a word is identified. Further tokens of longer words are
+ignored."""
 
 SHAPES = 1 << 8
-"""Upper limit of the number of shapes in a vocabulary. The segment is added to a shape as a
-multiple of it."""
+"""Upper limit of the number of shapes in a vocabulary. To distinguish segments, a multiple of this
+number is added to the shape."""
 
 PRIME = (1 << 31) - 1
 """Modulus of the n-gram hash: the largest prime below 2³¹ (a Mersenne prime), so that products fit
@@ -78,25 +80,26 @@ scratch, values from 1/2 to 2/3 were equally good on every dataset."""
 
 @dataclass(frozen=True)
 class NgramScores:
-    """Label scores of the n-gram member, and their weight in the prediction."""
+    """Label scores of the n-gram model, and their weight in the prediction."""
 
     scores_RC: Tensor
-    """One row per text (classes) or per token (tags)."""
+    """Label scores, with one row per text (classes) or per token (tags)."""
 
     ngram_weight: Tensor
-    """Weight of the n-gram scores between 0 and 1; a scalar tensor."""
+    """Weight of the n-gram scores, a scalar tensor between 0 and 1. The scores of the neural head
+    have the remaining weight."""
 
     def rows(self, rows_R: Tensor) -> NgramScores:
         return NgramScores(self.scores_RC[rows_R], self.ngram_weight)
 
     def blend(self, neural_RC: Tensor) -> Tensor:
-        """Weighted mean of these scores and those of the neural head."""
+        """Return the weighted mean of these scores and those of the neural head."""
         scores_RC = self.scores_RC.to(neural_RC.dtype)
         return torch.lerp(neural_RC, scores_RC, self.ngram_weight.to(neural_RC.dtype))
 
 
 class Ngrams(nn.Module):
-    """Label scores from n-grams: per text from its distinct n-grams, or per token from the n-grams
+    """Label scores from n-grams. A text is scored by its distinct n-grams, a token by the n-grams
     around it."""
 
     views_KV: Tensor
@@ -129,8 +132,9 @@ class Ngrams(nn.Module):
         return sums_BC[:-1] + self.bias_C
 
     def unique_per_text(self, tokens_N: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Table row and text of each n-gram. Padding and repetitions within a text get the number
-        after the last text, so that they are ignored."""
+        """Return the table index and the text index of each n-gram. N-grams of padding, and
+        repetitions within a text, get the text index after the last one, so that they can be
+        ignored."""
         n_buckets, nobody = len(self.weight_GC), layout.starts_B.shape[0]
         owner_N = torch.where(layout.real_N(), layout.numbers_N(), nobody)
         keys = (owner_N[:, None] * n_buckets + self.buckets(tokens_N, layout)).flatten()
@@ -140,7 +144,7 @@ class Ngrams(nn.Module):
         return keys % n_buckets, owner
 
     def buckets(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
-        """Table rows (hash buckets) of the n-grams at each token (N, grams)."""
+        """Return the table indices (hash buckets) of the n-grams at each token (N, grams)."""
         views_KN = self.views_KV[:, tokens_N].long()
         if segments_N is not None:
             of_shapes = torch.arange(len(TokenView), device=tokens_N.device) == TokenView.SHAPE
@@ -153,7 +157,7 @@ class Ngrams(nn.Module):
         return mixed % len(self.weight_GC)
 
     def spans(self, tokens_T: Tensor) -> list[list[tuple[int, ...]]]:
-        """Token positions that each n-gram in `buckets` covers, for one text."""
+        """Return the token positions that each n-gram in `buckets` covers, for a single text."""
         n, begins_T = len(tokens_T), (self.views_KV[TokenView.BEGINS, tokens_T] > 0).tolist()
         found = []
         for t in range(n):
@@ -169,7 +173,8 @@ class Ngrams(nn.Module):
         return sorted({o for gram in self.grams for o in gram.offsets} | {*range(LONGEST_WORD)})
 
     def _seen(self, views_KN: Tensor, layout: Layout, offset: int) -> Tensor:
-        """Features of the token at an offset from each token; 0 outside its text."""
+        """Return the features of the token at an offset from each token; 0 if that is outside the
+        text."""
         n, numbers_N = views_KN.shape[1], layout.numbers_N()
         there_N = torch.arange(n, device=views_KN.device) + offset
         inside_N = (there_N >= 0) & (there_N < n)
@@ -178,7 +183,7 @@ class Ngrams(nn.Module):
         return views_KN[:, there_N] * same_N
 
     def _word(self, seen: dict[int, Tensor]) -> Tensor:
-        """Hash of the word that begins at each token; 0 if none does."""
+        """Return the hash of the word that begins at each token; 0 if none does."""
         first_KN = seen[0]
         word_N, goes_on_N = first_KN[TokenView.FOLDED], first_KN[TokenView.BEGINS] > 0
         for offset in range(1, LONGEST_WORD):

@@ -1,4 +1,5 @@
-"""Output heads: vocabulary, masked tokens, pooled vector, classes, tags and reconstruction."""
+"""Output heads for vocabulary logits, masked tokens, pooled vectors, classes, tags and
+reconstruction."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from headway.nn.loss import LabelSmoothing, Loss, vocabulary_loss
 
 
 class LMHead(nn.Module):
-    """Logits of the vocabulary; the matrix may be shared with an embedding (tied)."""
+    """Language-model head: logits of the vocabulary. Its matrix may be shared with an embedding
+    (tied)."""
 
     def __init__(
         self,
@@ -32,7 +34,10 @@ class LMHead(nn.Module):
         bias: bool,
         scale: float = 1.0,
     ) -> None:
-        """`scale`: factor by which vectors are multiplied before the matrix."""
+        """Build the head.
+
+        `scale`: factor that the vectors are multiplied by before the matrix.
+        """
         super().__init__()
         self.linear = Linear(d_model, vocab_size, bias=bias)
         if tied is not None:
@@ -52,14 +57,16 @@ class LMHead(nn.Module):
         smoothing: LabelSmoothing,
         weights_N: Tensor | None = None,
     ) -> Loss:
-        """Compute the loss of all rows without keeping all logits in memory."""
+        """Return the loss without keeping the logits of all tokens in memory."""
         weight, bias = self.linear.weight, self.linear.bias
         return vocabulary_loss(self._scaled(x_ND), weight, bias, targets_N, smoothing, weights_N)
 
 
 class MaskedLMHead(nn.Module):
     """BERT's masked language model head: a dense layer and a norm before the vocabulary matrix.
-    Apply it only to masked tokens."""
+
+    To save time, apply it only to masked tokens.
+    """
 
     def __init__(
         self, d_model: int, activation: Callable[[Tensor], Tensor], norm: nn.Module, words: LMHead
@@ -81,12 +88,13 @@ class MaskedLMHead(nn.Module):
         smoothing: LabelSmoothing,
         weights_R: Tensor | None = None,
     ) -> Loss:
-        """Compute the loss as `LMHead.loss` does; the rows are the masked tokens."""
+        """Return the loss of masked tokens without keeping the logits of all of them in memory."""
         return self.words.loss(self.transform(x_RD), targets_R, smoothing, weights_R)
 
 
 class Pooler(nn.Module):
-    """One vector per text: pooling, then a dense layer with tanh as in BERT, or relu."""
+    """Head that returns one vector per text: pooling, then a dense layer with tanh (as in BERT) or
+    ReLU."""
 
     def __init__(self, d_model: int, pooling: str, activation: str = "tanh") -> None:
         super().__init__()
@@ -99,7 +107,8 @@ class Pooler(nn.Module):
 
 
 class LabelHead(nn.Module):
-    """Label scores for each row: a text (classes) or a token (tags).
+    """Head that returns label scores for each vector, which represents a text (classes) or a token
+    (tags).
 
     `transitions`: add learned CRF transition scores from each label (row) to each label (column).
     The row after the last label is for the start of a sequence; one more row is unused.
@@ -121,10 +130,10 @@ class LabelHead(nn.Module):
 
 @torch.no_grad()
 def set_class_prior(model: nn.Module, prior_C: NDArray[np.floating]) -> None:
-    """Set the biases of new classification heads to the scores given by the class frequencies.
+    """Set the biases of new classification heads to the logits of the class frequencies.
 
-    Otherwise most of a short training is spent on learning these biases from zero. A head that
-    comes from another run keeps its biases.
+    Otherwise a short training would spend most of its time on learning these biases from zero. A
+    head that comes from another run keeps its biases.
     """
     for part in model.modules():
         if isinstance(part, LabelHead) and part.transitions is None:
@@ -135,8 +144,11 @@ def set_class_prior(model: nn.Module, prior_C: NDArray[np.floating]) -> None:
 
 @torch.no_grad()
 def apply_temperature(model: nn.Module, temperature: float, share: float | None = None) -> None:
-    """Divide all label scores by a temperature. The weights themselves are changed, so that every
-    runtime computes the same probabilities. `share`: new weight of the n-grams."""
+    """Divide all label scores by a temperature, by changing the weights. Every runtime then
+    computes the same probabilities.
+
+    `share`: new weight of the n-gram scores; None: unchanged.
+    """
     for part in model.modules():
         if isinstance(part, LabelHead):
             for weight in part.parameters():
@@ -149,7 +161,8 @@ def apply_temperature(model: nn.Module, temperature: float, share: float | None 
 
 
 class ReconstructionHead(nn.Module):
-    """Reconstruction of masked input: the pixels of a patch, or the mel frames of a position."""
+    """Head that reconstructs masked input: the pixels of a patch, or the mel frames of a
+    position."""
 
     def __init__(self, d_model: int, n_values: int) -> None:
         super().__init__()
@@ -160,7 +173,8 @@ class ReconstructionHead(nn.Module):
 
 
 class CosineHead:
-    """Class scores from directions only: `scale` times the cosine with the vector of each class."""
+    """Head whose class scores depend only on directions: `scale` times the cosine with the vector
+    of each class."""
 
     def __init__(self, head: LabelHead, scale: float) -> None:
         self.head, self.scale = head, scale
@@ -169,19 +183,19 @@ class CosineHead:
         return self.scale * self.cosines(x_RD)
 
     def cosines(self, x_RD: Tensor) -> Tensor:
-        """Cosines of rows with the class vectors, in fp32."""
+        """Return the cosines of vectors with the class vectors, in fp32."""
         weight_CD = F.normalize(at_least_fp32(self.head.linear.weight), dim=-1)
         return F.normalize(at_least_fp32(x_RD), dim=-1) @ weight_CD.T
 
 
 def at_least_fp32(x: Tensor) -> Tensor:
-    """Convert to fp32, unless the type is fp32 or fp64."""
+    """Convert to fp32. Tensors in fp32 or fp64 are unchanged."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 @dataclass(frozen=True)
 class ModelInput:
-    """A flat batch for a front: token numbers, images or audio."""
+    """Flat batch for a front: token indices, images or audio."""
 
     values: Any
     layout: Layout
@@ -190,22 +204,25 @@ class ModelInput:
 
 class HiddenStates(NamedTuple):
     x_ND: Tensor
-    """Final hidden states, which the heads read."""
+    """Hidden states of the last layer, which the output heads read."""
 
     layout: Layout
     memory: Memory | None = None
     """Encoder output of an encoder-decoder; None for other models."""
 
     ngrams: NgramScores | None = None
-    """Label scores of the n-gram member; None without one, and during training."""
+    """Label scores of the n-gram model. None during training, and for models without one."""
 
 
 class Model(nn.Module):
     """Interface shared by all model families: hidden states, and output heads by name."""
 
     def states(self, *streams: ModelInput, first: bool = False) -> HiddenStates:
-        """Compute hidden states. `first`: only the vectors that whole sequences are classified from
-        are needed; the last layer then computes no others if possible."""
+        """Compute hidden states.
+
+        `first`: compute only the vectors that whole sequences are classified from. Models that
+        cannot do this compute all vectors.
+        """
         raise NotImplementedError
 
     def head_named(self, name: str) -> nn.Module:
@@ -213,7 +230,8 @@ class Model(nn.Module):
 
 
 class EncoderWithHeads(Model):
-    """Model with named output heads, such as `classes` for texts and `tags` for tokens."""
+    """Model with several output heads by name, such as `classes` for texts and `tags` for
+    tokens."""
 
     heads: nn.ModuleDict
     pooling: str
@@ -223,23 +241,23 @@ class EncoderWithHeads(Model):
         return layout.pooled(x_ND, self.pooling)
 
     def class_rows(self, x_ND: Tensor, layout: Layout) -> dict[str, Tensor]:
-        """Input of each classification head, one row per text. The scores of several heads are
-        averaged."""
+        """Return the input of each classification head, with one row per text. `classes` averages
+        the scores of several heads."""
         return {"classes": self.pooled(x_ND, layout)}
 
     def classes(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        """Class scores, one row per text."""
+        """Return the class scores, with one row per text."""
         read = [self.head_named(n)(x_BD) for n, x_BD in self.class_rows(x_ND, layout).items()]
         return read[0] if len(read) == 1 else torch.stack(read).mean(0)
 
     def cosine_head(self, scale: float) -> Callable[[Tensor], Tensor]:
-        """Function that scores classes by scaled cosines instead of dot products."""
+        """Return a function that scores classes by scaled cosines instead of dot products."""
         head = self.head_named("classes")
         assert isinstance(head, LabelHead)
         return CosineHead(head, scale)
 
     def tags(self, x_ND: Tensor) -> Tensor:
-        """Tag scores, one row per token."""
+        """Return the tag scores, with one row per token."""
         return self.head_named("tags")(x_ND)
 
     def head_named(self, name: str) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Text front: turns token numbers into embeddings with positional encodings."""
+"""Text front: converts token indices to embeddings with positional encodings."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from headway.nn.layout import Layout
 
 
 class TokenDropout(nn.Module):
-    """ESM's scaling of embeddings by the fraction of masked tokens (Rives et al. 2021, its code).
+    """ESM's scaling of embeddings by the fraction of masked tokens (Rives et al. 2021, as in its
+    code).
 
-    Masked tokens are zero. The others are scaled as if 12 % were masked, the mean fraction in
-    ESM's training: 80 % of 15 %.
+    Masked tokens are set to zero. The others are scaled so that their sum is as large as if 12 %
+    were masked. This is the mean fraction in ESM's training, 80 % of 15 %.
     """
 
     TRAINED_SHARE = 0.15 * 0.8
@@ -28,15 +29,16 @@ class TokenDropout(nn.Module):
     def forward(self, x_ND: Tensor, tokens_N: Tensor, layout: Layout) -> Tensor:
         masked_N1 = (tokens_N == self.mask)[:, None]
         share_B1 = layout.pooled(masked_N1.float(), "mean")
-        # A text of only masked tokens is all zeros, so the minimum has no effect on it.
+        # If all tokens are masked, the result is zero, so the minimum has no effect.
         factor_B1 = (1.0 - self.TRAINED_SHARE) / (1.0 - share_B1).clamp(min=1e-6)
         return x_ND.masked_fill(masked_N1, 0.0) * factor_B1[layout.numbers_N()].to(x_ND.dtype)
 
 
 class TextFront(Front):
-    """Sum of token embeddings, positions and segments, then a norm if the family has one.
+    """Input layers for text: the sum of token, positional and segment embeddings, followed by a
+    norm in some families.
 
-    `dtype` is the type of the residual stream, and so of all computation after it.
+    `dtype` is the data type of the residual stream, and so of all layers after it.
     """
 
     def __init__(
@@ -54,7 +56,8 @@ class TextFront(Front):
         super().__init__()
         self.tokens, self.positions, self.norm = tokens, positions, norm
         self.to_stream, self.token_dropout = to_stream, token_dropout
-        """`to_stream` projects embeddings to the width of the residual stream if that differs."""
+        """`to_stream` projects embeddings to the width of the residual stream; None if the widths
+        are equal."""
         self.segments = nn.Embedding(n_segments, tokens.embedding_dim) if n_segments else None
         self.scale = tokens.embedding_dim**0.5 if scale else 1.0
         self.drop = Dropout(dropout)

@@ -1,6 +1,6 @@
-"""Image front: turns patches of images and tubelets of videos into vectors with positions.
+"""Image front: converts image patches and video tubelets to vectors with positional encodings.
 
-Images of several sizes share one flat batch; each has as many positions as patches.
+Images of several sizes share one flat batch; each takes as many positions as it has patches.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ class ImageBatch:
     """A flat batch of images, grouped by size."""
 
     groups: tuple[Tensor, ...]
-    """Images of each size (B T C Y X), as uint8 from 0 to 255 or floats from 0 to 1."""
+    """Images of each size (B T C Y X), as uint8 from 0 to 255 or as floats from 0 to 1."""
 
     order_N: Tensor | None = None
-    """Index of each position of the batch among the positions of the concatenated groups. None:
-    both orders are equal."""
+    """For each position of the batch, its index in the concatenation of all groups. None: the order
+    is the same."""
 
     masked_N: Tensor | None = None
-    """True for positions that are replaced by the mask vector; never true for class tokens."""
+    """True for positions that are replaced by the mask vector, which class tokens never are. None
+    if nothing is masked."""
 
 
 def collate_images(
     items: Sequence[Any], shape: ImageSettings, *, n_sequences: int | None = None
 ) -> tuple[ImageBatch, list[int]]:
-    """Collate images (T C Y X, uint8) into a batch, and return the number of positions of each.
+    """Collate images (T C Y X, uint8) into a batch. Return it with the number of positions of each
+    image.
 
-    `n_sequences`: pad the batch with black images to this number if all have the same size.
+    `n_sequences`: if all images have the same size, add black images until there are this many.
     """
     tensors = [item if isinstance(item, Tensor) else _tensor(item) for item in items]
     lengths = [shape.rows_of(t, y, x) for t, _, y, x in (item.shape for item in tensors)]
@@ -66,8 +68,8 @@ def _tensor(item: Any) -> Tensor:
 
 
 def _order(places: Sequence[int], lengths: Sequence[int]) -> Tensor:
-    """Permutation that brings the positions of images stored in the order `places` back into the
-    order of the batch."""
+    """Return the permutation that restores the batch order of positions, for images stored in the
+    order `places`."""
     starts = dict(zip(places, np.cumsum([0, *(lengths[p] for p in places)]).tolist(), strict=False))
     rows = [np.arange(length) + starts[number] for number, length in enumerate(lengths)]
     return torch.from_numpy(np.concatenate(rows).astype(np.int64))
@@ -82,7 +84,8 @@ class Conv(nn.Conv2d):
 
 
 class ChannelNorm(nn.GroupNorm):
-    """Normalises all values of one image to mean 0 and variance 1, independent of the batch."""
+    """Normalizes all values of one image to mean 0 and variance 1, independently of other images in
+    the batch."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(1, channels)
@@ -93,7 +96,8 @@ class ChannelNorm(nn.GroupNorm):
 
 
 def conv_stem(channels: int, width: int, n_layers: int) -> nn.Sequential:
-    """Convolutions that keep the size, applied before images are cut into patches."""
+    """Build convolutions that keep the image size. They are applied before images are cut into
+    patches."""
     parts: list[nn.Module] = []
     for layer in range(n_layers):
         parts += [Conv(channels if layer == 0 else width, width, 3, padding=1, bias=False)]
@@ -102,8 +106,11 @@ def conv_stem(channels: int, width: int, n_layers: int) -> nn.Sequential:
 
 
 def feature_grid(channels: int, width: int, out: int) -> nn.Sequential:
-    """A small version of the image encoder of "Show, Attend and Tell": three stages that halve the
-    size, the last two of which double the channels, then one vector per cell."""
+    """Build a small version of the image encoder of "Show, Attend and Tell".
+
+    Three stages halve the image size, and the last two double the channels. Each position of the
+    resulting feature map becomes one vector.
+    """
     parts: list[nn.Module] = []
     before = channels
     for factor in (1, 2, 4):
@@ -116,7 +123,8 @@ def feature_grid(channels: int, width: int, out: int) -> nn.Sequential:
 
 
 class ImageFront(Front):
-    """Front for images and videos: pixels, a stem, patch embeddings, class tokens, positions."""
+    """Input layers for images and videos: convolutional stem, patch embeddings, class tokens and
+    positional encodings."""
 
     reads = "image"
     mean_C11: Tensor
@@ -125,7 +133,10 @@ class ImageFront(Front):
     def __init__(
         self, shape: ImageSettings, width: int, *, dropout: float = 0.0, masks: bool = False
     ) -> None:
-        """`masks`: add a learned vector that replaces masked patches."""
+        """Build the input layers.
+
+        `masks`: add a learned vector that replaces masked patches.
+        """
         super().__init__()
         self.shape = shape
         for name in ("mean", "std"):
@@ -149,7 +160,8 @@ class ImageFront(Front):
             if shape.positions == "none"
             else Grid2d(width, n_lines, n_columns, learned=learned)
         )
-        # Class tokens have no place on the grid, but ViT adds learned positions to them too.
+        # Class tokens have no position in the image, but ViT adds learned positional encodings to
+        # them too.
         self.first_places = nn.Embedding(shape.extra, width) if learned and shape.extra else None
         self.times: nn.Embedding | None = None
         if n_times > 1 and learned:
@@ -182,12 +194,13 @@ class ImageFront(Front):
         return self.drop(x_ND)
 
     def pixels(self, group: Tensor) -> Tensor:
-        """Pixels in fp32, normalised with the mean and standard deviation in the settings."""
+        """Return the pixels in fp32, normalized with the configured mean and standard deviation."""
         x_BTCYX = group.float() / 255.0 if group.dtype == torch.uint8 else group.float()
         return (x_BTCYX - self.mean_C11) / self.std_C11
 
     def patches(self, x_BTCYX: Tensor) -> Tensor:
-        """Cut images into patches and tubelets (B R E), ordered by time, then line by line."""
+        """Cut images into patches, and videos into tubelets (B R E). They are ordered by time, then
+        row by row."""
         shape = self.shape
         if len(x_BTCYX[0]) < shape.tubelet:  # an image among videos repeats its only frame
             x_BTCYX = x_BTCYX.expand(-1, shape.tubelet, -1, -1, -1)
@@ -197,7 +210,8 @@ class ImageFront(Front):
         return cut.permute(0, 1, 3, 4, 2, 5, 6, 7).flatten(4).flatten(1, 3)
 
     def _rows(self, group: Tensor) -> Tensor:
-        """Vectors of all positions of images with one size (B R D), without positional encoding."""
+        """Return the vectors of all positions for images of one size (B R D), without positional
+        encodings."""
         n_images, n_frames = group.shape[:2]
         x_BTCYX = self.cast(self.pixels(group))
         if self.stem is not None:
@@ -212,7 +226,7 @@ class ImageFront(Front):
         return torch.cat([first_BED, x_BRD], dim=1)
 
     def _code(self, group: Tensor) -> Tensor:
-        """Positional encodings for images with one size (B R D)."""
+        """Return the positional encodings for images of one size (B R D)."""
         assert self.places is not None
         n_times, n_lines, n_columns = self.shape.grid_of(*(group.shape[i] for i in (1, 3, 4)))
         place_PD = self.places.code(n_lines, n_columns)
