@@ -1,1 +1,1 @@
-"""Training of a run: settings, the loop, optimisers, checkpoints and reports."""
+"""Training of a run: settings, training loop, optimizers, checkpoints and reports."""

@@ -1,5 +1,7 @@
-"""Averages of weights, over checkpoints or as a running average. An average usually scores better
-than each of the weights."""
+"""Averages of weights: over checkpoints, or as a moving average during training.
+
+Averaged weights usually score better than each set of weights alone.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,10 @@ from headway.training.tensor_lists import add_, differences, scale_
 
 
 def average(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the mean of each tensor over several sets of weights, in the tensor's own type. Sums
-    are in fp64, with one set in memory at a time.
+    """Return the mean of each tensor over several sets of weights, in the tensor's own type.
 
-    Tensors that are not floating point, such as counters, are those of the last set.
+    Sums are in fp64, with one set in memory at a time. Tensors that are not floating point, such as
+    counters, are taken from the last set.
     """
     sums: dict[str, Tensor] = {}
     last: Mapping[str, Tensor] = {}
@@ -62,8 +64,8 @@ def average(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def newest_undamaged(checkpoints: Checkpoints, n: int) -> list[Path]:
-    """Return up to `n` of the newest undamaged checkpoints, oldest first. Damaged ones are reported
-    and skipped."""
+    """Return the newest `n` undamaged checkpoints, oldest first. Damaged checkpoints are reported
+    and skipped, so there may be fewer."""
     found: list[Path] = []
     for path in reversed(checkpoints.paths()):
         try:
@@ -78,17 +80,23 @@ def newest_undamaged(checkpoints: Checkpoints, n: int) -> list[Path]:
 
 
 def average_of(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """Average the weights of checkpoints, each verified as it is read."""
+    """Average the weights of checkpoints. Each checkpoint is verified as it is read."""
     return average(Checkpoints.weights(path) for path in paths)
 
 
 def average_run(
     run: Path, last: int | None, out: Path, *, int8: bool = False, log: Callable[[str], None]
 ) -> str:
-    """Save a model made from a run: the average of its `last` checkpoints, or its best checkpoint
-    (None). It is saved in the run folder or in a new one.
+    """Save a model made from the checkpoints of a run, and return a description of the checkpoints
+    used.
 
-    Returns a description of the checkpoints used.
+    Args:
+        run: Run folder.
+        last: Number of checkpoints to average, starting from the last. None: use the best
+            checkpoint alone.
+        out: Folder to save to, which may be the run folder.
+        int8: Store the weights in 8 bits.
+        log: Called with a line for each damaged checkpoint.
     """
     config = file_in(run, CONFIG)
     if out.resolve() != run.resolve() and (out / CONFIG).exists():
@@ -102,7 +110,7 @@ def average_run(
     weights = model_weights(model)
     save_weights(out, to_int8(weights) if int8 else weights)
     if out.resolve() != run.resolve():
-        # Copy the settings last: a folder with settings is complete.
+        # Copy the settings last, because a folder with settings counts as complete.
         for path in (run / TOKENIZER, run / CHAT_TEMPLATE, config):
             if path.is_file():
                 replace_file(out / path.name, partial(shutil.copyfile, path))
@@ -139,9 +147,9 @@ UPDATES = "updates"
 class Ema:
     """Exponential moving average of the weights.
 
-    average ← d · average + (1 − d) · weights, with d = min(decay, (1 + t) / (10 + t)), where t
-    counts updates from 1. The small d of the first updates soon removes the random initial weights.
-    All operations are in place on the device, so that a CUDA graph can contain them.
+    The update is average ← d · average + (1 − d) · weights, with d = min(decay, (1 + t) / (10 +
+    t)), where t counts updates from 1. The small d of the first updates soon removes the random
+    initial weights. All operations are in place on the device, so a CUDA graph can contain them.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -154,7 +162,7 @@ class Ema:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Update the averages; called after each optimiser step."""
+        """Update the averages. Call this after each optimizer step."""
         assert not self.is_swapped
         self.updates += 1
         share = 1 - ((1 + self.updates) / (10 + self.updates)).clamp(max=self.decay)
@@ -165,8 +173,8 @@ class Ema:
 
     @contextmanager
     def swap(self) -> Iterator[None]:
-        """Context in which the model has the averaged weights; its own are restored bit for bit
-        afterwards."""
+        """Context in which the model has the averaged weights. Its own weights are restored
+        afterwards, bit for bit."""
         assert not self.is_swapped
         self._exchange()
         self.is_swapped = True
@@ -184,7 +192,7 @@ class Ema:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore, in place, a state returned by `tensors`."""
+        """Restore a state that `tensors` returned, in place."""
         own = self.tensors()
         wrong = sorted(
             name
@@ -201,7 +209,7 @@ class Ema:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        """Swap weights and averages in place, so that references to a weight stay valid."""
+        """Swap weights and averages in place, so that references to a weight remain valid."""
         for name, weight in self.weights.items():
             kept = weight.detach().clone()
             weight.copy_(self.averages[name])

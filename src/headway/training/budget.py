@@ -1,8 +1,10 @@
-"""Time budget of a run: the number of steps and the size of evaluations, planned while it trains.
+"""Time budget of a run: plans the number of steps and the size of evaluations during training.
 
-This module uses neither torch nor a clock of its own: `now` and all measured durations are passed
-in. Every decision is written to the run folder (`plan.jsonl`) and synced before it takes effect. A
-run that was killed therefore repeats the recorded decisions, and makes new ones after them.
+This module uses neither PyTorch nor a clock of its own; `now` and all measured durations are passed
+in.
+
+Every decision is written to the run folder (`plan.jsonl`) and synced before it takes effect. If the
+run is killed and resumed, it repeats the recorded decisions before it makes new ones.
 """
 
 from __future__ import annotations
@@ -23,43 +25,47 @@ from headway.storage import replace_text, sync
 PLAN = "plan.jsonl"
 
 EVALUATIONS, FEWEST = 20, 4
-"""Largest default number of evaluations, and the smallest one: if the time is too short even for
-that, each evaluation uses fewer examples."""
+"""Maximum and minimum number of evaluations that are planned by default. If the time is too short
+even for the minimum, each evaluation uses fewer examples."""
 
 EVALUATION_SHARE = 0.12
-"""Share of the time for evaluations and the checkpoints saved with them. Most of the budget should
-train; twenty evaluations still show the course of a run."""
+"""Fraction of the budget for evaluations and the checkpoints saved with them. It leaves most of the
+time for training; twenty evaluations still show the progress of a run."""
 
 END_SHARE = 0.06
-"""Share of the time for the final comparison of candidate weights, with full decoding."""
+"""Fraction of the budget for the final comparison of candidate weights, which uses full
+decoding."""
 
 FEW = 8
-"""Fewest validation examples of an evaluation; without time for that many, it is skipped."""
+"""Minimum number of validation examples of an evaluation. If there is no time for as many, the
+evaluation is skipped."""
 
 SEARCHED, READ = 4.0, 1.25
-"""Approximate cost of an example in the final comparison, relative to a quick evaluation during
-training: with beam search, and without."""
+"""Approximate cost of an example in the final comparison with beam search, and without it. The unit
+is the cost of an example in an evaluation during training."""
 
 SURE = 0.8
-"""Share of the remaining time that the final comparison is planned to use; the rest absorbs errors
+"""Fraction of the remaining time that is planned for the final comparison. The rest absorbs errors
 of the estimate."""
 
 REPORT_S = 1.0
-"""Seconds reserved for the report and for exiting."""
+"""Number of seconds reserved for writing the report and exiting."""
 
 DRIFT = 0.1
-"""Least relative change of the remaining steps for which a new plan replaces the old one."""
+"""Minimum relative change of the number of remaining steps for which a new plan replaces the
+current one."""
 
 UNTIMED = 50
-"""Steps of the first plan if no step was timed. The first step is then timed and a new plan made.
-The number is below `no_learning.LEAST_STEPS`, so that no warning is based on it."""
+"""Number of steps in the first plan, if no step was timed. The first step is then timed and a new
+plan is made. The number is below `no_learning.LEAST_STEPS`, so that no warning is based on it."""
 
 STALL = 8.0
-"""Limit for the measured time of a step, as a multiple of the average so far. A machine may become
-a few times slower; a step that takes a hundred times as long is a passing disturbance."""
+"""Upper limit of the measured duration of a step, as a multiple of the average so far. A machine
+may become a few times slower, but a step that takes a hundred times as long is a passing
+disturbance."""
 
 PATIENCE = 2.0
-"""An evaluation that takes longer than this multiple of its planned duration is aborted."""
+"""Duration after which an evaluation is aborted, as a multiple of its planned duration."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,22 +82,24 @@ class Decision:
     """Step at which the next evaluation is due."""
 
     examples: int
-    """Number of validation examples of the next evaluation; 0: it is skipped."""
+    """Number of validation examples of the next evaluation. 0: the evaluation is skipped."""
 
     progress: float
-    """Share of the learning-rate schedule that is completed at `step`."""
+    """Fraction of the learning-rate schedule that is completed at `step`."""
 
     look: int = 1
     """Number of steps between two readings of the clock."""
 
     warmup: int = 0
-    """Warm-up steps set by the user; 0: none were set. They do not depend on the total number of
-    steps, and `progress` counts from their end."""
+    """Number of warm-up steps that the user set; 0 if none were set. It does not depend on the
+    total number of steps, and `progress` counts from the end of the warm-up."""
 
     def progress_at(self, step: int) -> float:
-        """Return the completed share of the schedule at a later step; it grows linearly to 1 at the
-        last one. The learning rate therefore never jumps, and ends at its final value, however
-        often the plan has changed."""
+        """Return the fraction of the learning-rate schedule that is completed at a later step.
+
+        It grows linearly to 1 at the last step. The learning rate therefore never jumps, and ends
+        at its final value however often the plan changes.
+        """
         first = max(self.step, self.warmup)
         if self.steps <= first:
             return self.progress
@@ -99,24 +107,27 @@ class Decision:
         return self.progress + way * (1.0 - self.progress)
 
     def looks(self, step: int) -> bool:
-        """Whether the clock is read after this step; the same on all ranks."""
+        """Return whether the clock is read after this step. The answer is the same on all ranks."""
         return step < self.steps and (step % self.look == 0 or step > self.until)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Final:
-    """Extent of the final comparison of candidate weights: number of examples, and whether with the
-    full decoding settings (`careful`). With 0 examples, nothing is compared."""
+    """Extent of the final comparison of candidate weights."""
 
     examples: int
+    """Number of validation examples per candidate. 0: nothing is compared."""
+
     careful: bool
+    """Whether the full decoding settings are used, such as beam search."""
 
 
 class Journal:
     """`plan.jsonl`: decisions that depended on the clock or on the machine's load, one per line.
 
-    Each line has a checksum and is on disk before `add` returns, so that a resumed run repeats the
-    decisions of the killed one. Lines after a damaged one are ignored and decided again.
+    Each line has a checksum and is on disk before `add` returns. A resumed run can therefore repeat
+    the decisions of the killed run. The first damaged line and everything after it are ignored, and
+    these decisions are made again.
     """
 
     def __init__(self, path: Path | None, note: Callable[[str], None] = lambda text: None) -> None:
@@ -128,10 +139,10 @@ class Journal:
 
         self.final: Final | None = None
         self.spent_s = 0.0
-        """Seconds of the budget that were used when the last line was written."""
+        """Number of seconds of the budget that had been used when the last line was written."""
 
         self.costs: dict[str, float] = {}
-        """Measured durations in seconds, by name, as of the last line."""
+        """Durations in seconds by name, as measured when the last line was written."""
 
         if path is not None and path.exists():
             self._read(path)
@@ -161,7 +172,7 @@ class Journal:
                 break
             self._take(entry)
             good += 1
-        # The last line is cut off or lacks its line feed: the next one would be appended to it.
+        # The last line was cut off or lacks its line feed. A new line must not be appended to it.
         torn = good >= len(lines) - 1
         if any(lines[good:]) or good == len(lines):
             if not torn:  # a line cut off by a kill never took effect
@@ -187,8 +198,8 @@ class Journal:
 
 
 def _append(path: Path, line: str) -> None:
-    """Append a line and sync it to disk. If that fails, the file is restored: half a line would
-    damage the next."""
+    """Append a line and sync it to disk. If that fails, restore the file, because half a line would
+    damage the next one."""
     is_new = not path.exists()
     before = 0 if is_new else path.stat().st_size
     try:
@@ -214,7 +225,8 @@ def _checked(line: bytes) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, kw_only=True)
 class UnlimitedEvaluations:
-    """Evaluations that a run would make without a time budget."""
+    """Evaluations that a run would make without a time budget, from which those with a budget are
+    planned."""
 
     n_quick: int
     """Number of validation examples of an evaluation during training."""
@@ -223,22 +235,23 @@ class UnlimitedEvaluations:
     """Number of validation examples of the final comparison: all of them."""
 
     eval_every: int | None = None
-    """Steps between evaluations, if the user set them."""
+    """Number of steps between evaluations if the user set it; None otherwise."""
 
     save_every: int | None = None
     warmup: int = 0
-    """Warm-up steps, as in `Decision`."""
+    """Number of warm-up steps that the user set; 0 if none were set."""
 
     careful: float = SEARCHED
-    """Cost of an example in the final comparison, as a multiple of its cost in an evaluation during
-    training."""
+    """Cost of an example in the final comparison with full decoding settings, as a multiple of its
+    cost in an evaluation during training."""
 
 
 class Budget:
-    """Plan the remaining steps and evaluations from measured durations.
+    """Plans the remaining steps and evaluations of a run from measured durations.
 
-    The `total_s` seconds begin at `started`, less the time that earlier processes of the run used
-    (`journal.spent_s`). Only one rank decides; the others receive its decisions.
+    The budget of `total_s` seconds begins at `started`. Earlier processes of the same run have
+    already used `journal.spent_s` seconds of it. Only one rank decides; the other ranks receive its
+    decisions.
     """
 
     def __init__(
@@ -251,15 +264,18 @@ class Budget:
         now: Callable[[], float] = time.monotonic,
         look: int | None = 1,
     ) -> None:
-        """`look`: number of steps between readings of the clock. None: about one reading per
-        second, for devices where each needs a synchronisation."""
+        """Start the budget.
+
+        `look`: number of steps between readings of the clock. None: about one reading per second,
+        for devices that must be synchronized for each reading.
+        """
         self.total_s, self.unlimited, self.journal = total_s, unlimited, journal
         self.now, self._look = now, look
         self._started = started - journal.spent_s
         self._replays = journal.final is not None
         self._recorded = dict(journal.evaluations)
-        """Number of examples of the evaluations that an earlier process recorded, by step. It is a
-        copy: evaluations that this process adds to the journal are not repeated."""
+        """Number of examples of each evaluation that an earlier process recorded, by step. It is a
+        copy, so that evaluations which this process adds to the journal are not repeated."""
 
         self.step_s = journal.costs.get("step")
         self.example_s = journal.costs.get("example")
@@ -275,19 +291,20 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Seconds left for training, evaluations and the final comparison. The time for the report
-        and a small reserve are excluded."""
+        """Number of seconds left for training, evaluations and the final comparison. Time for the
+        report and a small reserve are already subtracted."""
         spare = min(1.0 + 0.01 * self.total_s, 0.05 * self.total_s)
         return self.total_s - spare - REPORT_S - self.elapsed_s
 
     # Measurements
 
     def timed(self, step_s: float | None, example_s: float | None) -> None:
-        """Set the durations measured by a trial; None: there was no time for one."""
+        """Set the durations in seconds that a trial measured. None: there was no time to
+        measure."""
         self.step_s, self.example_s = step_s, example_s
 
     def mark(self, step: int) -> None:
-        """Start timing steps from this one, after other work such as an evaluation."""
+        """Start timing at this step, after other work such as an evaluation."""
         self._mark = (self.now(), step)
 
     def saved(self, seconds: float) -> None:
@@ -310,7 +327,8 @@ class Budget:
         if self.step_s is None or self._rough:
             self.step_s, self._rough = seconds / n, not self._warm
         elif self._warm:
-            # Weighted by duration, so that a machine that becomes slow is noticed within steps.
+            # The average is weighted by duration, so that a slowdown of the machine is noticed
+            # within a few steps.
             usual = max(0.03 * self.total_s, 3 * self.step_s)
             seconds = min(seconds, STALL * n * self.step_s)
             weight = 1.0 - math.exp(-seconds / usual)
@@ -320,8 +338,10 @@ class Budget:
     # Decisions
 
     def decide(self, step: int, plan: Decision | None) -> Decision | None:
-        """Return a new plan after this step, or None if the current one still applies. If an
-        evaluation is due (`plan.until`), call this before it."""
+        """Return a new plan after this step, or None if the current plan still applies.
+
+        If an evaluation is due (`plan.until`), call this before the evaluation.
+        """
         untimed = self.step_s is None or self._rough
         self._stepped(step)
         if step in self.journal.plans:
@@ -393,9 +413,10 @@ class Budget:
         return int(min(16.0, max(1.0, 1.0 / max(self.step_s or 1.0, 1e-3))))
 
     def _evaluations(self, before: int) -> tuple[int, int]:
-        """Return the number of evaluations that fit the budget, including the last one, and the
-        number of examples in each."""
-        # A share of the time after training began: preparation may have taken most of the budget.
+        """Return the number of evaluations that fit into the budget, including the last one, and
+        the number of examples of each."""
+        # Use a fraction of the time after training began, because preparation may have taken most
+        # of the budget.
         share = EVALUATION_SHARE * max(0.0, self.total_s - (self._begun or 0.0))
         most = self.unlimited.n_quick
         example_s = self.example_s or 0.0
@@ -412,8 +433,8 @@ class Budget:
         return number, examples
 
     def _end_s(self, examples: int) -> float:
-        """Seconds needed after the last step: evaluation, checkpoint, comparison, and saving the
-        final weights."""
+        """Estimated number of seconds needed after the last step, for evaluation, checkpoint,
+        comparison and saving the final weights."""
         example_s = self.example_s or 0.0
         careful_s = self.unlimited.careful * example_s
         comparison_s = min(END_SHARE * self.total_s, 2 * careful_s * self.unlimited.n_valid)
@@ -422,8 +443,8 @@ class Budget:
         return examples * example_s + 2 * self.save_s + comparison_s
 
     def evaluation(self, step: int, examples: int) -> tuple[int, float | None]:
-        """Return the number of examples for the evaluation at this step, and its deadline (None: no
-        deadline)."""
+        """Return the number of examples for the evaluation at this step, and its deadline. None: no
+        deadline, because the evaluation was recorded by an earlier process."""
         if step in self._recorded:
             return self._recorded[step], None
         if step < self.journal.last_step or self._replays:
@@ -432,8 +453,8 @@ class Budget:
         return examples, self.now() + max(0.0, min(usual_s, self.left_s - self.save_s))
 
     def aborted(self, step: int, examples: int, seconds: float) -> int:
-        """Handle an aborted evaluation: return a smaller number of examples for another attempt,
-        which is recorded. 0: skip the evaluation."""
+        """Return the number of examples for another attempt after an aborted evaluation, and record
+        it. 0: skip the evaluation."""
         self.example_s = max(self.example_s or 0.0, PATIENCE * seconds / max(1, examples))
         room_s = min(EVALUATION_SHARE * self.total_s, self.left_s - self.save_s)
         fewer = int(min(examples / 4, room_s / PATIENCE / self.example_s))
@@ -443,9 +464,12 @@ class Budget:
         return fewer
 
     def comparisons(self, candidates: int) -> Iterator[tuple[Final, float | None]]:
-        """Yield settings for the final comparison of this many candidates, each with its deadline.
-        If a comparison runs out of time, the caller takes the next settings, which are smaller. A
-        resumed run begins with the last settings that were recorded."""
+        """Yield settings for the final comparison of this many candidates, each with its deadline
+        (None: no deadline).
+
+        If a comparison passes its deadline, the caller takes the next settings, which are smaller.
+        A resumed run begins with the last settings that were recorded.
+        """
         final = self.journal.final
         if final is not None:
             yield final, None

@@ -1,4 +1,4 @@
-"""Checks of the settings of a training, before any data is read."""
+"""Checks of the settings of a training run, before any data is read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headway.specs.needs import SOURCE
 
 
 def check_files(settings: RunSettings) -> None:
-    """Reject a task without training files, before anything slow."""
+    """Raise an error if a task has no training files, before any slow work begins."""
     data, spec = settings.data, spec_of(settings)
     texts = data.text or (data.pairs if SOURCE in spec.needs else ())
     there = {"pairs": data.source or data.pairs, "media": data.media}.get(spec.reads, texts)
@@ -21,7 +21,8 @@ def check_files(settings: RunSettings) -> None:
 
 
 def check_training(settings: RunSettings) -> None:
-    """Reject settings that are impossible or have no effect, before any data is read."""
+    """Raise an error for settings that are impossible or have no effect, before any data is
+    read."""
     from headway.settings.warm_start import check_task
 
     check_implied(settings)
@@ -33,8 +34,8 @@ def check_training(settings: RunSettings) -> None:
 
 
 def check_implied(settings: RunSettings) -> None:
-    """Reject a run with two origins (a start run and a teacher), and fine-tuning settings without
-    weights to tune."""
+    """Raise an error if a run has both a start run and a teacher, or fine-tuning settings without
+    weights to fine-tune."""
     start, teacher = settings.start.run, settings.distil.teacher
     if start and teacher:
         raise ConfigError(
@@ -46,7 +47,7 @@ def check_implied(settings: RunSettings) -> None:
 
 
 def check_from_scratch(settings: RunSettings) -> None:
-    """Reject settings about inherited weights if training starts from scratch."""
+    """Raise an error for settings about inherited weights if training starts from scratch."""
     start = settings.start
     needs_run = {
         "lora.rank": settings.lora.rank, "start.freeze": start.freeze,

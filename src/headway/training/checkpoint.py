@@ -1,8 +1,8 @@
-"""Checkpoints of a run: each is complete or absent, and verified before it is used.
+"""Checkpoints of a run. Each is either complete or absent, and is verified before use.
 
-A checkpoint is a folder `checkpoints/step-N/`. It is written under a name that starts with a dot
-and then renamed. A kill at any moment leaves the old checkpoints intact, with or without the new
-one.
+A checkpoint is a folder `checkpoints/step-N/`. It is written under a temporary name that starts
+with a dot, and then renamed. If the process is killed at any moment, the old checkpoints are
+intact; the new one is complete or absent.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ __all__ = ["Checkpoints", "Snapshot"]
 
 FOLDER = "checkpoints"
 UNUSABLE = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EIO, errno.ELOOP)
-"""Read errors that mean damage. Others (no permission, an unreachable network drive) may be
-temporary, and must not make a run fall back to an older checkpoint."""
+"""Read errors that mean that a checkpoint is damaged. Other errors (no permission, an unreachable
+network drive) may be temporary, and must not make a run resume from an older checkpoint."""
 
 
 class Checkpoints:
-    """Checkpoints in the folder of one run. Only one process may write; others pass `owner=False`.
+    """Checkpoints in the folder of one run.
 
-    `failed` lists the steps that could not be saved; training continues without them. `before` is
-    called before each save and may prevent it by raising an error.
+    Only one process may write; others pass `owner=False`. `failed` lists the steps that could not
+    be saved; training continues without them. `before` is called before each save, and may prevent
+    it by raising an error.
     """
 
     def __init__(
@@ -65,14 +66,14 @@ class Checkpoints:
         self._best = self._best_on_disk()
 
     def save(self, snapshot: Snapshot, *, best: bool = False, passing: bool = False) -> Path | None:
-        """Write a checkpoint, then remove all others except the newest `keep` and the best.
+        """Write a checkpoint, then remove all others except the newest `keep` and the best. Return
+        its path, or None if writing failed.
 
-        A `passing` checkpoint is temporary: it lets a stopped run resume from a step at which an
+        A `passing` checkpoint is temporary. It lets a stopped run resume from a step at which an
         uninterrupted run saves nothing. It is not counted or listed, and the next save removes it.
         If a regular checkpoint of this step exists, that one is used instead.
 
-        If writing fails, the reason is logged in one line, None is returned, and the other
-        checkpoints are intact.
+        If writing fails, the reason is logged in one line, and the other checkpoints are intact.
         """
         part, path = self._hidden(snapshot.step, "tmp"), self._path(snapshot.step)
         if passing and _is_regular(path) and _is_whole(path):
@@ -100,7 +101,8 @@ class Checkpoints:
         return path
 
     def newest(self) -> Snapshot | None:
-        """Load the newest undamaged checkpoint; each damaged one is reported in one line."""
+        """Load the newest undamaged checkpoint, or return None if there is none. Each damaged
+        checkpoint is reported in one line."""
         for path in reversed(self._all()):
             try:
                 manifest = verify(path)
@@ -125,7 +127,7 @@ class Checkpoints:
         return None
 
     def paths(self) -> list[Path]:
-        """Paths of the regular checkpoints, oldest first; they are not verified."""
+        """Return the paths of the regular checkpoints, oldest first. They are not verified."""
         return [path for path in self._all() if _is_regular(path)]
 
     def newest_step(self) -> int:
@@ -133,18 +135,19 @@ class Checkpoints:
         return max(map(_step, self._all()), default=0)
 
     def holds(self, step: int) -> bool:
-        """Whether the checkpoint of this step exists and is undamaged."""
+        """Return whether the checkpoint of this step exists and is undamaged."""
         return _is_whole(self._path(step))
 
     def best_path(self) -> Path | None:
-        """Path of the best checkpoint so far, verified; None if it is missing or damaged."""
+        """Return the path of the best checkpoint so far, which is verified. None if it is missing
+        or damaged."""
         path = None if self._best is None else self._path(self._best)
         return path if path is not None and _is_whole(path) else None
 
     @staticmethod
     def weights(path: Path) -> dict[str, Tensor]:
-        """Load the weights to evaluate or use: the running average if there is one, otherwise the
-        model's."""
+        """Load the weights of a checkpoint for evaluation or use: the moving average if there is
+        one, otherwise the weights of the model."""
         try:
             manifest = verify(path, [f"{name}.safetensors" for name in WEIGHTS])
             tensors = load_file(path / "model.safetensors")
@@ -176,9 +179,11 @@ class Checkpoints:
         return None
 
     def _put(self, part: Path, path: Path) -> None:
-        """Move a new checkpoint from its temporary name to its final one. An older checkpoint of
-        the same step, from a run that was resumed further back, is moved aside first. If the
-        process ends in between, `_tidy` restores it."""
+        """Move a new checkpoint from its temporary name to its final name.
+
+        If a run was resumed further back, an older checkpoint of the same step may exist. It is
+        moved aside first. If the process is killed in between, `_tidy` restores it.
+        """
         aside = self._hidden(_step(path), "old")
         if path.exists():
             _remove(aside)
@@ -193,10 +198,11 @@ class Checkpoints:
         _remove(aside)
 
     def _prune(self, newest: int, last: int) -> None:
-        """Remove all checkpoints up to `newest` but the best and the last `keep`.
+        """Remove all checkpoints up to step `newest`, except the best and the last `keep`.
 
-        Checkpoints after `newest` are damaged, or the run would have resumed from them. Those up to
-        `last` stay for now; after a save `last` equals `newest`, so that they are removed too.
+        Checkpoints after `newest` are damaged, because otherwise the run would have resumed from
+        them. Those up to step `last` are left alone; after a save `last` equals `newest`, so they
+        are removed too.
         """
         dropped = []
         try:
@@ -204,7 +210,8 @@ class Checkpoints:
             kept = {*regular[-self.keep :], newest, self._best}
             for path in self._all():
                 if _step(path) not in kept and not newest < _step(path) <= last:
-                    # Rename first: a kill while files are deleted must not leave half a checkpoint.
+                    # Rename the folder first, so that a kill during the deletion cannot leave half
+                    # a checkpoint.
                     hidden = self._hidden(_step(path), "gone")
                     _remove(hidden)
                     dropped.append(path.rename(hidden))
@@ -216,8 +223,8 @@ class Checkpoints:
             _remove(path)
 
     def _tidy(self) -> None:
-        """Clean up after a killed process: remove its temporary files, and finish a replacement
-        that it had begun."""
+        """Clean up after a killed process: remove its temporary files, and restore a checkpoint
+        that it had moved aside."""
         for path in list(self.folder.glob(".step-*")) if self.folder.is_dir() else []:
             home = self.folder / path.stem.removeprefix(".")
             if path.suffix == ".old" and not home.exists():
@@ -247,7 +254,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder as far as possible. Its temporary name ensures that the next start removes
-    the rest."""
+    """Remove a folder as far as possible. It has a temporary name, so the next start of the run
+    removes the rest."""
     with contextlib.suppress(OSError):  # rmtree may raise it in spite of ignore_errors
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,8 @@
-"""Training step captured once as a CUDA graph and replayed, so that the GPU never waits for Python.
+"""Training steps that are captured as a CUDA graph and replayed, so that the GPU never waits for
+Python.
 
-All batches need the same shape (see `Layout.fixed`). Each batch is copied into the one
-that the graph was captured with.
+All batches need the same shape (see `Layout.fixed`). Each batch is copied into the batch that the
+graph was captured with.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from torch import Tensor
 B = TypeVar("B")
 
 WARM_UPS = 3
-"""Calls before the capture, in which libraries allocate their workspaces."""
+"""Number of calls before the capture, in which libraries allocate their workspaces."""
 
 
 class GraphedStep(Generic[B]):
-    """CUDA graph of a call `step(batch)`, captured with an example.
+    """CUDA graph of a call `step(batch)`, captured with an example batch.
 
-    The call must use only tensors: no `.item()`, no shape that depends on data. A capturable
-    optimiser may step inside it. Gradients must be None between steps.
+    The call must use only tensors: no `.item()`, and no shape that depends on data. A capturable
+    optimizer may step inside it. Gradients must be None between steps.
     """
 
     def __init__(self, step: Callable[[B], Tensor], example: B) -> None:
@@ -40,21 +41,24 @@ class GraphedStep(Generic[B]):
             self.result = step(example)
 
     def __call__(self, batch: B) -> Tensor:
-        """Replay the graph on a batch. Every call returns the same tensor: read it before the next
-        call."""
+        """Replay the graph on a batch. Every call returns the same tensor, so read it before the
+        next call."""
         copy_into(self.batch, batch)
         return self.replay()
 
     def replay(self) -> Tensor:
-        """Replay the graph on the current contents of its batch."""
+        """Replay the graph on the current contents of the batch that it was captured with."""
         self.graph.replay()
         return self.result
 
 
 def copy_into(old: Any, new: Any) -> None:
-    """Copy tensors in place into those of another batch: all tensors of a dataclass, also inside
-    nested dataclasses and tuples. Other values are fixed in the CUDA graph, so they must be
-    equal."""
+    """Copy tensors in place into those of another batch: all tensors of a dataclass, including
+    nested dataclasses and tuples.
+
+    Values other than tensors are constants of the CUDA graph. They must be equal in the two
+    batches.
+    """
     for field in fields(old):
         _copy(getattr(old, field.name), getattr(new, field.name), field.name, field.compare)
 

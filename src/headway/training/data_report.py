@@ -1,4 +1,4 @@
-"""Check data as training would prepare it, and report what is unusual."""
+"""Check of the data as training would prepare it, with a report of what is unusual."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 def data_report(request: RequestedRun, *, quiet: bool = False, steps: bool = False) -> Report:
-    """Prepare the data in a temporary folder, as training would, and report what is unusual.
+    """Prepare the data in a temporary folder, as training would, and return a report of what is
+    unusual.
 
-    `steps`: also show one example after each stage from its file to a batch.
+    `steps`: include one example at each stage from its file to a batch.
     """
     from headway.data.binding_table import TrainingTables
     from headway.data.source import with_files

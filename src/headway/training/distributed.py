@@ -1,7 +1,7 @@
-"""Distributed training: the rank of this process, and the collective operations.
+"""Distributed training: the rank of this process, and collective operations.
 
-Gradients are summed over ranks and divided by the number of targets of the whole step, so that the
-number of ranks affects only the speed. Only rank 0 writes files.
+Gradients are summed over ranks and divided by the number of targets of the whole step. The number
+of ranks therefore affects only the speed. Only rank 0 writes files.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ from headway.errors import UserError
 from headway.nn.devices import CPU, pick_device
 
 BUCKET_BYTES = 64 << 20
-"""Bytes of gradients per all-reduce. Larger buckets need more memory, smaller ones more calls."""
+"""Size in bytes of the gradients in one all-reduce. Larger buckets need more memory, smaller ones
+more calls."""
 
 JOINING = timedelta(seconds=45)
-"""Time that a rank waits for all others at the start. A launcher starts all at once. A rank that is
-still alone then, such as one restarted after the others gave up, ends with an error."""
+"""Maximum time that a rank waits for all others at the start. A launcher starts all ranks at once.
+A rank that is still alone after this time, such as one restarted after the others gave up, ends
+with an error."""
 
 PATIENCE = timedelta(hours=12)
-"""Time that connected ranks wait for rank 0 while it prepares data or evaluates. The end of a rank
-is noticed at once."""
+"""Maximum time that connected ranks wait while rank 0 prepares data or evaluates. If a rank ends,
+the others notice it at once, without waiting this long."""
 
 
 class RankLost(UserError):
-    """Error: another rank ended, or never connected, while this one was waiting for it."""
+    """Error in a rank that waited for another rank, which ended or never connected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ class Distributed:
 
     @classmethod
     def start(cls, device: str = "auto") -> Distributed:
-        """Join the ranks that `torchrun` started, or run as a single process."""
+        """Join the ranks that `torchrun` started. Without `torchrun`, run as a single process."""
         world = int(os.environ.get("WORLD_SIZE", "1"))
         rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
         place = pick_device(device, local)
@@ -64,7 +66,8 @@ class Distributed:
             dist.destroy_process_group()
 
     def sum_(self, tensors: Iterable[Tensor]) -> None:
-        """Sum tensors over ranks, in place, many at a time."""
+        """Sum tensors over all ranks in place, with many tensors in each call of the collective
+        operation."""
         if self.world == 1:
             return
         for bucket in _buckets(tensors):
@@ -76,7 +79,7 @@ class Distributed:
                 tensor.copy_(part.view_as(tensor))
 
     def any(self, mine: bool) -> bool:
-        """Whether `mine` is true on any rank; all ranks get the same result."""
+        """Return whether `mine` is true on at least one rank. All ranks get the same result."""
         if self.world == 1:
             return mine
         flag = torch.tensor([float(mine)], device=self.device)

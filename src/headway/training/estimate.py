@@ -1,4 +1,4 @@
-"""Estimates of the time and memory of a run, and settings that fit a time budget."""
+"""Estimates of the time and memory of a run, and settings that fit into a time budget."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def seconds(text: str) -> float:
 
 
 def memory_needed(settings: Resolved) -> int:
-    """Bytes of weights, gradients, Adam's moments and the activations of a micro-batch."""
+    """Return the estimated memory in bytes for weights, gradients, Adam's moments, and the
+    activations of a micro-batch."""
     width = 2 if settings.train.precision == "bf16" else 4
     shape = meta_model(settings.model)
     kept = activations(shape, settings.model, settings.train.micro_tokens).fused_bytes
@@ -37,8 +38,8 @@ def memory_needed(settings: Resolved) -> int:
 
 
 def work_seconds(settings: Resolved, device: torch.device) -> float:
-    """Rough estimate of the training time in seconds, from the operations of the matrix products
-    and the usual speed of the device."""
+    """Return a rough estimate of the training time in seconds, from the operations of the matrix
+    products and the usual speed of this kind of device."""
     per_token = 6.0 * count_parameters(meta_model(settings.model))  # forward and backward
     tokens = settings.train.steps * settings.train.batch_tokens
     return per_token * tokens / (2e14 if device.type == "cuda" else 1e11)
@@ -50,14 +51,14 @@ class Timing:
 
     step_s: float
     example_s: float
-    """Seconds per example of an evaluation."""
+    """Number of seconds per example in an evaluation."""
 
     tokens_per_s: float
     examples: int = 0
-    """Number of examples that an evaluation is planned to have."""
+    """Planned number of examples of an evaluation."""
 
     long: bool = False
-    """Whether the measurement took too long to be repeated."""
+    """Whether the measurement took so long that it must not be repeated."""
 
     @property
     def evaluation_s(self) -> float:
@@ -65,8 +66,8 @@ class Timing:
 
 
 LONG = 4.0
-"""Limit for the duration of a trial, as a multiple of its planned time. Beyond it, the trial is
-neither extended nor repeated."""
+"""Maximum duration of a trial, as a multiple of its planned time. A longer trial is neither
+extended nor repeated."""
 
 
 def step_time(
@@ -74,13 +75,14 @@ def step_time(
     for_s: float, now: Callable[[], float], agree: Callable[[bool], bool] = bool,
     *, prepares: bool = False,
 ) -> tuple[float, float]:  # fmt: skip
-    """Measure seconds per step and tokens per second, for about `for_s` seconds.
+    """Measure steps for about `for_s` seconds. Return the number of seconds per step and of tokens
+    per second.
 
-    `run_parts` computes the micro-batches of a step until its argument returns true. It returns the
-    number of tokens in the computed micro-batches and in the whole step: a long step is
-    extrapolated. The first step allocates memory, so it counts only if it took very long. With
-    `prepares` it never counts, because it compiles kernels or captures CUDA graphs. All ranks have
-    to `agree` on each decision.
+    `run_parts` computes the micro-batches of a step until its argument, a function, returns true.
+    It returns the number of tokens in the computed micro-batches and in the whole step, so that the
+    duration of a long step can be extrapolated. The first step allocates memory, so it counts only
+    if it took very long. With `prepares` it never counts, because it compiles kernels or captures
+    CUDA graphs. `agree` makes each decision the same on all ranks.
     """
 
     def step() -> tuple[float, int]:
@@ -101,9 +103,11 @@ def step_time(
 
 
 def with_steps(settings: Resolved, first: Decision) -> Resolved:
-    """Return the settings of a run with a time budget, given its first plan. The plan sets the
-    length of the learning-rate schedule; when the plan changes, the schedule progresses faster or
-    slower."""
+    """Return the settings of a run with a time budget, given its first plan.
+
+    The plan sets the length of the learning-rate schedule. If the plan changes later, the schedule
+    progresses faster or slower.
+    """
     train = replace(settings.train, steps=first.steps)
     why = {"train.steps": f"what fits into {settings.asked.get('budget', 'the budget')}"}
     if "train.eval_every" not in settings.asked:
@@ -114,11 +118,11 @@ def with_steps(settings: Resolved, first: Decision) -> Resolved:
 
 
 FEW_STEPS = 300
-"""Number of steps below which runs hardly learn anything. If a budget has no time for as many,
-steps become smaller, then the model, unless the user set their size."""
+"""Number of steps below which runs hardly learn anything. If a budget is too short for as many, the
+batch is made smaller, then the model, unless the user set their sizes."""
 
 SMALL_BATCH = 512
-"""Target tokens per step below which the overhead of a step dominates."""
+"""Number of target tokens per step below which the overhead of a step dominates its duration."""
 
 
 def smaller_steps(settings: Resolved, steps: int) -> Resolved:

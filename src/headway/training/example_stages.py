@@ -1,6 +1,6 @@
-"""Show one example after each stage from its file to a batch (`headway check --steps`).
+"""Display of one example after each stage from its file to a batch (`headway check --steps`).
 
-It is the first example of the validation set, where nothing is random.
+It is the first example of the validation set, because nothing about validation examples is random.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from headway.tokens.tokenizer import Tokenizer
 from headway.training.resolve import resolve_run
 
 CLIPPED = 60
-"""Longest printed value in characters, so that a line fits a terminal."""
+"""Maximum length in characters of a printed value, so that a line fits into a terminal."""
 
 MOST_UNITS = 24
-"""Largest number of tokens, patches or other positions that are printed one by one."""
+"""Maximum number of positions (tokens, patches and so on) that are printed individually."""
 
 TOGETHER = 3
 """Number of examples in the batch that is printed."""
@@ -45,7 +45,7 @@ CPU = torch.device("cpu")
 
 
 def steps_of(settings: RunSettings, prepared: PreparedData) -> list[str]:
-    """Return the lines that show the stages of the first validation example, for the model that
+    """Return the lines that show the first validation example at each stage, for the model that
     would be trained."""
     objective = make_task(spec_of(settings)).objective(
         resolve_run(settings, prepared, CPU), prepared
@@ -76,7 +76,8 @@ def stages_of(
 
 
 def _read(settings: RunSettings, row: Spec, prepared: PreparedData) -> tuple[list[str], list[str]]:
-    """Return the example as written in its file, and as bound to columns."""
+    """Return the lines that show the example as written in its file, and those that show it as read
+    into columns."""
     wanted = prepared.valid_examples[0]
     if row.media is not None:
         media = MediaSpec(ItemFormat(row.media), media_target(settings, row))
@@ -92,7 +93,7 @@ def _read(settings: RunSettings, row: Spec, prepared: PreparedData) -> tuple[lis
 
 
 def _is_part(wanted: Mapping[str, object], made: Mapping[str, object]) -> bool:
-    """Whether the validation example is a part of this document."""
+    """Return whether the validation example is a part of this document."""
     text, whole = wanted.get("text"), made.get("text")
     return len(wanted) == len(made) == 1 and isinstance(whole, str) and str(text)[:200] in whole
 
@@ -120,7 +121,7 @@ def _media(settings: RunSettings, media: MediaSpec, place: str) -> tuple[list[st
 
 
 def _stored(prepared: PreparedData) -> Iterator[str]:
-    """Describe the example as stored on disk."""
+    """Yield lines that describe the example as it is stored on disk."""
     for name, store in prepared.valid.items():
         if isinstance(store, TokenStore):
             tokenizer = _tokenizer(prepared, name)
@@ -145,7 +146,8 @@ def _tokenizer(prepared: PreparedData, name: str) -> Tokenizer | None:
 
 
 def _units(units: Iterable[PositionInfo]) -> Iterator[str]:
-    """List the positions that the model reads, including special tokens."""
+    """Yield lines that list the tokens or other positions that the model reads, including special
+    tokens."""
     units = list(units)
     shown = " ".join(_unit(one) for one in islice(units, MOST_UNITS))
     yield f"{_count(len(units), 'position')}: {shown}{' …' * (len(units) > MOST_UNITS)}"
@@ -160,7 +162,7 @@ def _unit(unit: PositionInfo) -> str:
 
 
 def _line(token: str) -> str:
-    """Return a token on one line: line ends are escaped."""
+    """Return the text of a token on one line, with escaped line ends."""
     return token.replace("\r", "\\r").replace("\n", "\\n")
 
 
@@ -169,7 +171,7 @@ def _count(n: int, unit: str) -> str:
 
 
 def _tensors(value: object, name: str = "") -> Iterator[str]:
-    """List the arrays of a batch with their names, types and shapes."""
+    """Yield lines that list the arrays of a batch with their names, types and shapes."""
     if isinstance(value, Tensor | np.ndarray):
         yield f"{name}: {str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
     elif isinstance(value, Layout):

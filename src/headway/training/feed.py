@@ -1,4 +1,5 @@
-"""Prefetching of batches in a thread, in an order that depends only on the cursor."""
+"""Prefetching of batches in a thread. Their order depends only on the cursor, so a resumed run
+continues with the same batches."""
 
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ from headway.tasks.objective import MicroBatch, Objective
 from headway.training.distributed import Distributed
 
 AHEAD = 4
-"""Largest number of steps that are prepared in advance: enough to even out slow batches, while few
-batches are in memory."""
+"""Maximum number of steps whose batches are prepared in advance. This is enough to even out slow
+batches, and keeps few batches in memory."""
 
 
 class Cursor(NamedTuple):
-    """Position in the data: the epoch of the next step, and the index of that step in the epoch."""
+    """Position in the data: the epoch of the next step, and the index of that step within the
+    epoch."""
 
     epoch: int = 0
     number: int = 0
@@ -30,30 +32,30 @@ class StepItem:
     """Micro-batches of this rank, in the order of computation."""
 
     n_targets: int
-    """Targets of the whole step, over all ranks."""
+    """Number of targets of the whole step, over all ranks."""
 
     n_tokens: int
-    """Input tokens of the whole step, over all ranks."""
+    """Number of input tokens of the whole step, over all ranks."""
 
     parts: list[MicroBatch]
     after: Cursor
 
 
 ROOM = 1.02
-"""Tolerance for the size of a rank's part, as a multiple of an even share of the step. Parts
-consist of whole examples; without tolerance, a small remainder would need another part."""
+"""Maximum size of a rank's micro-batch, as a multiple of an even share of the step. Micro-batches
+consist of whole examples; without tolerance, a small remainder would need another micro-batch."""
 
 
 def part_tokens(micro_tokens: int, batch_tokens: int, ranks: Distributed) -> int:
-    """Return the number of tokens of a micro-batch: the given one, but small enough that every rank
-    has a part of each step."""
+    """Return the size of a micro-batch in tokens. It is `micro_tokens`, or less if that is needed
+    to give every rank a part of each step."""
     if ranks.world == 1:
         return micro_tokens
     return min(micro_tokens, int(ROOM * batch_tokens / ranks.world) + 1)
 
 
 def iter_steps(objective: Objective[Any], cursor: Cursor) -> Iterator[tuple[Any, Cursor]]:
-    """Yield the examples of each step, without end, together with the cursor of the following
+    """Yield the examples of each step indefinitely, together with the cursor of the following
     step."""
     epoch, first = cursor
     while True:
@@ -86,8 +88,8 @@ def step_item(
 
 
 class Prefetcher:
-    """Iterator over the steps, prepared by a thread; `close` it when done. `waited` counts the
-    seconds that training waited for data."""
+    """Iterator over steps that a thread prepares. Call `close` when done. `waited` is the number of
+    seconds that training has waited for data."""
 
     def __init__(
         self,

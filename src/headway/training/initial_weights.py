@@ -1,9 +1,9 @@
 """Initial weights of a run, which of them are trained, and their learning rates.
 
-A run may start from layers of a teacher, from the weights of another run, or from word vectors.
-
-The body and the front of a model are loaded completely or not at all. Heads that the old run lacks,
-or has for other labels, are newly initialised, and so is a decoder added to an encoder.
+A run may start from layers of a teacher, from the weights of another run, or from word vectors. The
+front and the layers of a model are either loaded completely or not at all. Output heads are newly
+initialized if the old run lacks them or has other labels, and so is a decoder that is added to an
+encoder.
 """
 
 from __future__ import annotations
@@ -28,36 +28,36 @@ from headway.tasks.task import Note
 from headway.tokens.word_vectors import embedding_matrix
 
 MASK = "front.mask.weight"
-"""Name of the mask embedding, which only models trained with masking have."""
+"""Name of the weight with the mask embedding, which only models trained with masking have."""
 
 HEADS = ("head.", "heads.", "ctc.", "ngrams.")
 LABEL_HEADS = ("heads.classes.", "heads.distilled.", "heads.tags.", "ngrams.")
 OF_DECODER = ("target_front.", "decoder.")
 AS_ENCODER = {"source_front.": "front.", "encoder.": "stack.", "ctc.": "heads.ctc."}
-"""Prefixes of weight names in an encoder-decoder, with those of the same weights in an encoder
-alone."""
+"""Prefixes of weight names in an encoder-decoder, mapped to the prefixes of the same weights in an
+encoder."""
 
 SEGMENTS = "front.segments.weight"
 BY_WORD = ("front.tokens.weight", "head.linear.weight", "head.linear.bias",
            "words.words.linear.weight", "words.words.linear.bias")  # fmt: skip
-"""Names of weights with one row per token. A new task may append tokens, so these weights may
-grow."""
+"""Suffixes of the names of weights with one row per token. A new task may append tokens, so these
+weights may grow."""
 
 
 @dataclass(frozen=True)
 class LoadedWeights:
-    """Result of loading weights: which were loaded, newly initialised or not used."""
+    """Names of the weights that were loaded, newly initialized, or not used."""
 
     run: str
     loaded: frozenset[str]
-    """Names of loaded weights in the new model; a tied weight has several names."""
+    """Names in the new model of the weights that were loaded. A tied weight has several names."""
 
     initialized: frozenset[str]
-    """Names of newly initialised weights: heads, and embeddings of masked positions and of
-    segments."""
+    """Names of the weights that were newly initialized, such as output heads, the mask embedding
+    and segment embeddings."""
 
     unused: tuple[str, ...]
-    """Names of weights of the old run that the new model lacks."""
+    """Names of weights of the old run that were not used."""
 
     def lines(self) -> list[str]:
         said = [f"starting from {self.run}: {len(self.loaded)} tensors loaded"]
@@ -69,7 +69,7 @@ class LoadedWeights:
 
 
 def start_from(model: nn.Module, settings: Resolved, note: Note) -> LoadedWeights:
-    """Load the weights of `start.run` into the model; a weight that does not fit is an error."""
+    """Load the weights of `start.run` into the model. Raises an error if a weight does not fit."""
     old = open_run(settings.start.run, device="cpu", precision="fp32", words=False)
     check_task(settings.start.run, settings, old.shape)
     check_same(settings.start.run, old.shape, settings.model, may_grow=True)
@@ -85,8 +85,12 @@ def start_from(model: nn.Module, settings: Resolved, note: Note) -> LoadedWeight
 def copy_weights(
     model: nn.Module, old: nn.Module, name: str, same_labels: bool, *, decoder: bool = False
 ) -> LoadedWeights:
-    """Copy every weight that both models have, and report the others. `decoder`: the old model is
-    an encoder, and the new one adds a decoder."""
+    """Copy every weight that the two models have in common. Return which weights were loaded, newly
+    initialized or not used.
+
+    `same_labels`: whether the label heads have the same meaning. `decoder`: the old model is an
+    encoder, and the new one adds a decoder to it.
+    """
     theirs = _as_encoder(old) if decoder else dict(old.state_dict())
     may_be_fresh = (*HEADS, *OF_DECODER) if decoder else HEADS
     loaded, fresh, used = set[str](), set[str](), set[str]()
@@ -103,8 +107,8 @@ def copy_weights(
             loaded.update(names)
             used.update(names)
         elif names == [SEGMENTS]:
-            # The meaning of the segments is new, so all of them start as segment 0 of the old model
-            # or, without one, as zeros: its hidden states do not change.
+            # The meaning of the segments is new. All of them therefore start as segment 0 of the
+            # old model or, if it has no segments, as zeros, so that hidden states do not change.
             known = theirs.get(SEGMENTS)
             tensor.copy_(torch.zeros_like(tensor[0]) if known is None else known[0])
             (fresh if known is None else loaded).update(names)
@@ -123,15 +127,15 @@ def copy_weights(
 
 
 def trainable(model: nn.Module) -> tuple[int, int]:
-    """Return the number of trainable parameters, and of all parameters."""
+    """Return the number of trainable parameters, and the number of all parameters."""
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     return sum(n for n, learns in counts if learns), sum(n for n, _ in counts)
 
 
 def freeze(model: nn.Module, layers: int) -> None:
-    """Freeze the front and the first layers (-1: everything but the heads).
+    """Freeze the front and the first `layers` layers. −1 freezes everything except the heads.
 
-    In an encoder-decoder these are the layers of the encoder.
+    In an encoder-decoder, the layers are those of the encoder.
     """
     stack_name, stack = stacks(model)[0]
     if layers > len(stack.blocks):
@@ -148,9 +152,12 @@ def freeze(model: nn.Module, layers: int) -> None:
 
 
 def lr_scales(model: nn.Module, layer_decay: float) -> dict[Tensor, float]:
-    """Return the learning-rate factor of each weight (layer-wise decay). It is 1 for the heads and
-    the last layer of a stack. Each layer below has `layer_decay` times the factor of the layer
-    above; the front comes last."""
+    """Return the learning-rate factor of each weight, for layer-wise decay.
+
+    The factor is 1 for the last layer of a stack. Each layer below has `layer_decay` times the
+    factor of the layer above, and the front has that of the lowest layer times the decay. Weights
+    that are not listed, such as those of heads, have the factor 1.
+    """
     if layer_decay == 1.0:
         return {}
     scales: dict[Tensor, float] = {}
@@ -168,8 +175,9 @@ def lr_scales(model: nn.Module, layer_decay: float) -> dict[Tensor, float]:
 
 
 def _as_encoder(old: nn.Module) -> dict[str, Tensor]:
-    """Return the weights of an encoder under the names that an encoder-decoder uses. Its input has
-    no segments, so the embedding of the first segment is added to every token embedding."""
+    """Return the weights of an encoder under the names that an encoder-decoder uses. An
+    encoder-decoder has no segments, so the embedding of the first segment is added to every token
+    embedding."""
     weights = dict(old.state_dict())
     segments = weights.pop(SEGMENTS, None)
     if segments is not None:
@@ -190,7 +198,7 @@ def _keeps(name: str, same_labels: bool) -> bool:
 
 
 def _by_tensor(model: nn.Module) -> list[tuple[list[str], Tensor]]:
-    """Return every tensor of the model with all of its names; tied weights have several."""
+    """Return every tensor of the model with all of its names. Tied weights have several."""
     names: dict[Tensor, list[str]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         names.setdefault(tensor, []).append(name)
@@ -198,7 +206,7 @@ def _by_tensor(model: nn.Module) -> list[tuple[list[str], Tensor]]:
 
 
 def _heads(names: Iterable[str]) -> str:
-    """Return readable names of the parts that these weights belong to:
+    """Return readable names of the modules that these weights belong to. For example,
     `heads.classes.linear.weight` belongs to `head classes`."""
     found: dict[str, None] = {}
     for name in names:
@@ -218,8 +226,8 @@ def _heads(names: Iterable[str]) -> str:
 
 
 def initialize_weights(model: nn.Module, settings: Resolved, prepared: Any, note: Note) -> None:
-    """Load the initial weights into a new model: layers of a teacher, weights of another run, word
-    vectors."""
+    """Load the initial weights into a new model. They are layers of a teacher or weights of another
+    run, and possibly word vectors."""
     if settings.distil.teacher:
         start_student(model, settings, note)
     elif settings.start.run:
@@ -230,7 +238,8 @@ def initialize_weights(model: nn.Module, settings: Resolved, prepared: Any, note
 
 
 def set_trainable(model: nn.Module, settings: Resolved) -> None:
-    """Freeze the weights that the settings exclude from training, and add LoRA adapters."""
+    """Freeze the weights that the settings exclude from training, and add LoRA adapters if they are
+    configured."""
     if settings.start.freeze:
         freeze(model, settings.start.freeze)
     if settings.lora.rank:
@@ -242,7 +251,7 @@ def set_trainable(model: nn.Module, settings: Resolved) -> None:
 
 
 def merge_adapters(model: nn.Module, settings: Resolved) -> nn.Module:
-    """Return the model with LoRA adapters merged into its weights."""
+    """Return the model with its LoRA adapters merged into its weights."""
     return merge_lora(model) if settings.lora.rank else model
 
 

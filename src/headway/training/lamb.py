@@ -1,4 +1,5 @@
-"""LAMB: Adam with the update of each matrix scaled by the norm of the matrix (You et al. 2019).
+"""LAMB optimizer: Adam, with the update of each matrix scaled by the norm of the matrix (You et al.
+2019).
 
 The trust ratio has a lower limit, as in Merity (2019) for the SHA-RNN, so that small matrices are
 not slowed down too much.
@@ -13,18 +14,18 @@ import torch
 from torch import Tensor
 
 LEAST_TRUST = 0.25
-"""Lower limit of the trust ratio: no matrix learns more slowly than a quarter of the learning
+"""Lower limit of the trust ratio: no matrix learns more slowly than at a quarter of the learning
 rate."""
 
 MOST_NORM = 10.0
-"""Upper limit of the norm of a matrix in the trust ratio: the function φ of the paper, with the
-limit of common implementations."""
+"""Upper limit of the norm of a matrix in the trust ratio. It is the function φ of the paper, with
+the limit of common implementations."""
 
 
 class Lamb(torch.optim.AdamW):
-    """LAMB optimiser; vectors such as biases and norms are updated as in AdamW.
+    """LAMB optimizer. Vectors such as biases and norms are updated as in AdamW.
 
-    As with torch's fused kernels, a step changes nothing if the attribute `found_inf` is a tensor
+    As with PyTorch's fused kernels, a step changes nothing if the attribute `found_inf` is a tensor
     that holds 1.
     """
 

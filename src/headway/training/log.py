@@ -1,4 +1,5 @@
-"""Output of a run while it trains: `metrics.jsonl` for programs, a bar or lines for people."""
+"""Output of a run during training: `metrics.jsonl` for programs, a progress bar or lines of text
+for people."""
 
 from __future__ import annotations
 
@@ -17,32 +18,37 @@ from headway.storage import replace_text
 from headway.tasks.history import LOG, LogEntry, entries
 
 LogCallback = Callable[[Mapping[str, Any]], object]
-"""Callback for each line of the log. It ends training by returning True, or a text with the
+"""Callback for each line of the log. It ends training by returning True, or text that gives the
 reason."""
 
 
 class RunLog:
-    """Log of a run, written only by rank 0. Training continues if a line cannot be written."""
+    """Log of a run, written only by rank 0. If a line cannot be written, training continues."""
 
     def __init__(
         self, folder: Path | None, progress: Progress, on: LogCallback | None = None
     ) -> None:
-        """`on`: called with every line that is written."""
+        """Create the log.
+
+        `on`: called with every line that is written.
+        """
         self.path = None if folder is None else folder / LOG
         self.progress = progress
         self.tensorboard: TensorBoardWriter | None = None
         self.report: Callable[[], None] | None = None
-        """Called after every evaluation to update the report."""
+        """Function that updates the report, called after every evaluation. None: there is no
+        report."""
 
         self.failed = False
         """Whether a line could not be written."""
 
         self._on = on
         self.end_reason = ""
-        """Reason that the callback gave for ending the training; empty if it gave none."""
+        """Reason that the callback `on` gave for ending the training; empty if it gave none."""
 
         self.error: BaseException | None = None
-        """Exception raised by the callback; it is raised again once the run is saved."""
+        """Exception raised by the callback `on`. It is raised again after the run is saved. None:
+        no exception."""
 
     def numbers(self, kind: str, step: int, **values: Any) -> None:
         if self.tensorboard is not None:
@@ -81,12 +87,12 @@ class RunLog:
         self.progress.note(text)
 
     def stage(self, what: str) -> ProgressStage:
-        """Open a progress stage for work that may take a while."""
+        """Open a progress display for work that may take a while."""
         return self.progress.stage(what)
 
     def rewind(self, step: int) -> None:
-        """Remove the log lines after this step, which a killed run wrote, and the lines that mark
-        its end."""
+        """Remove the log lines after this step, which a killed process wrote, and the lines that
+        mark the end of a run."""
         if self.path is None or not self.path.exists():
             return
         kept = [
@@ -134,7 +140,7 @@ FOLDER = "tensorboard"
 
 
 class TensorBoardWriter:
-    """Writer of scalars to RUN/tensorboard. A resumed run appends to them."""
+    """Writes metrics to RUN/tensorboard. A resumed run appends to the existing files."""
 
     def __init__(self, folder: Path) -> None:
         needs("tensorboard", "tensorboard")
@@ -149,5 +155,5 @@ class TensorBoardWriter:
         self.writer.flush()
 
     def close(self) -> None:
-        """Close the writer and end its thread."""
+        """Close the TensorBoard writer and end its thread."""
         self.writer.close()

@@ -1,7 +1,8 @@
-"""The training loop: steps, gradients, evaluations, checkpoints and ranks, for any modality.
+"""Training loop for any modality: steps, gradients, evaluations, checkpoints and ranks.
 
-The next step depends only on `State` and the weights: the data on a cursor, the random numbers on
-the number of the step. A run that was killed therefore resumes as if it had not been interrupted.
+The next step depends only on `State` and the weights. A cursor in `State` determines the data, and
+the number of the step determines the random numbers. A run that was killed therefore resumes as if
+it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -47,21 +48,22 @@ class State:
     epoch: int = 0
     index: int = 0
     targets: int = 0
-    """Targets trained on so far: tokens, words or texts."""
+    """Number of targets trained on so far: tokens, words or texts."""
 
     tokens: int = 0
-    """Tokens read so far; in translation those of the target."""
+    """Number of tokens read so far. In translation, only target tokens count."""
 
     evaluated: int = 0
     """Step of the last evaluation."""
 
     best: list[float] | None = None
-    """Metric and loss of the best evaluation, with signs so that higher is better."""
+    """Metric and loss of the best evaluation, with signs such that higher is better. None before
+    the first evaluation."""
 
     best_step: int = 0
     best_examples: int | None = None
-    """Number of examples of the best evaluation, if a budget chose it. Scores on more examples
-    replace those on fewer."""
+    """Number of examples of the best evaluation, if a time budget chose it; None otherwise. A score
+    on more examples replaces one on fewer."""
 
     without_gain: int = 0
     micro_tokens: int = 0
@@ -72,7 +74,7 @@ class State:
     gave none."""
 
     plan: dict[str, Any] | None = None
-    """Current plan of a run with a time budget."""
+    """Current plan of a run with a time budget; None without a budget."""
 
     @property
     def cursor(self) -> Cursor:
@@ -80,7 +82,7 @@ class State:
 
 
 class Log(Protocol):
-    """Interface of the loop's output: log files, a progress bar, or nothing."""
+    """Interface of the loop's output, which may be log files, a progress bar, or nothing."""
 
     def numbers(self, kind: str, step: int, **values: Any) -> None: ...
 
@@ -90,7 +92,7 @@ class Log(Protocol):
 
 
 class Diverged(UserError):
-    """Error: too many steps in a row had a loss or gradient that is not finite."""
+    """Error: too many consecutive steps had a loss or gradient that is not finite."""
 
 
 @dataclass(kw_only=True)
@@ -100,13 +102,13 @@ class Loop:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     lr_at: Callable[[float], float]
-    """Learning rate as a function of the step, for a run of `settings.steps`. If a budget changes
-    the number of steps, it is evaluated at the same share of the schedule, which has
-    `schedule_steps` steps."""
+    """Learning rate as a function of the step, for a run of `settings.steps` steps. If a budget
+    changes the number of steps, the function is evaluated at the completed fraction of the
+    schedule, which has `schedule_steps` steps."""
 
     settings: ResolvedTrain
-    """Training settings without open values: steps, batch sizes, intervals and precision are all
-    set."""
+    """Training settings in which all values are chosen, including steps, batch sizes, intervals and
+    precision."""
 
     ranks: Distributed
     checkpoints: Checkpoints
@@ -119,13 +121,14 @@ class Loop:
     budget: Budget | None = None
     threads: ThreadPlan | None = None
     get_end_reason: Callable[[], str] | None = None
-    """Callback that returns a reason for ending training, or an empty text; called on rank 0."""
+    """Callback that returns the reason for ending training, or empty text to continue. It is called
+    on rank 0."""
 
     def __post_init__(self) -> None:
         self.state = State(micro_tokens=self.settings.micro_tokens)
         self.steps = self.settings.steps
         self.check_every = 1 if self.ranks.device.type == "cpu" else 16
-        """Steps between two synchronisations with the device."""
+        """Number of steps between two synchronizations with the device."""
 
         self.log_every = max(1, min(50, self.steps // 100))
         self.saved = 0
@@ -134,7 +137,7 @@ class Loop:
         self.plan: Decision | None = None
 
     def resume(self) -> bool:
-        """Resume from the newest undamaged checkpoint, if there is one."""
+        """Resume from the newest undamaged checkpoint. Return whether there is one."""
         snapshot = self.checkpoints.newest()
         if snapshot is None:
             return False
@@ -147,12 +150,12 @@ class Loop:
             assert self.state.plan is not None
             self.plan = Decision(**self.state.plan)
             self.steps = self.plan.steps
-        # A transient checkpoint does not replace the one that is due at its step.
+        # A transient checkpoint does not replace the regular checkpoint that is due at its step.
         self.saved = 0 if snapshot.transient else self.state.step
         return True
 
     def run(self) -> State:
-        """Train until the last step or early stopping. Raises `Stopped` on a signal."""
+        """Train until the last step, or until early stopping. Raises `Stopped` on a stop signal."""
         self.step = self._new_step()
         feed = self._new_feed()
         self._rest(feed)
@@ -177,10 +180,8 @@ class Loop:
             feed.close()
 
     def _plan(self) -> None:
-        """Plan the number of steps and the next evaluation of a run with a budget.
-
-        Rank 0 reads the clock and decides for all ranks.
-        """
+        """Plan the number of steps and the next evaluation of a run with a time budget. Rank 0
+        reads the clock and decides for all ranks."""
         step, plan = self.state.step, self.plan
         if self.budget is None or (plan is not None and not plan.looks(step)):
             return
@@ -214,7 +215,8 @@ class Loop:
         return enough or self._was_ended()
 
     def _was_ended(self) -> bool:
-        """Whether the `get_end_reason` callback has ended the run, now or before it was resumed."""
+        """Return whether the `get_end_reason` callback has ended the run, now or before it was
+        resumed."""
         state = self.state
         if state.ended or self.get_end_reason is None or state.step % self.check_every:
             return bool(state.ended)
@@ -277,8 +279,8 @@ class Loop:
         return self._new_feed()
 
     def _check(self) -> None:
-        """Raise `Stopped` on a stop signal, and `Diverged` after too many steps with a loss or
-        gradient that is not finite."""
+        """Raise `Stopped` after a stop signal, or `Diverged` after too many consecutive steps with
+        a loss or gradient that is not finite."""
         if self.state.step % self.check_every:
             return
         if self.ranks.any(self.stop_requested()):
@@ -294,7 +296,7 @@ class Loop:
             )
 
     def _count_bad(self) -> None:
-        """Read the number of skipped steps from the device, and log new ones."""
+        """Read the number of skipped steps from the device, and log those that are new."""
         state, (in_a_row, in_all) = self.state, self.step.bad.tolist()
         if new := in_all - state.bad_steps:
             text = f"{new} step{'s' * (new > 1)} skipped: the loss or gradient is not finite"
@@ -302,7 +304,7 @@ class Loop:
         state.bad_in_a_row, state.bad_steps = in_a_row, in_all
 
     def _evaluate_and_save(self, feed: Prefetcher) -> None:
-        """Evaluate and save if that is due at this step and was not done before the run was
+        """Evaluate and save, if that is due at this step and was not done before the run was
         resumed."""
         state, settings = self.state, self.settings
         last = state.step == self.steps
@@ -359,9 +361,11 @@ class Loop:
         return gained
 
     def _scores(self) -> Scores | None:
-        """Evaluate the model on this rank. Returns None if a stop was requested: the other ranks
-        must learn of it before this one exits. Scores are empty if a budget has no time for an
-        evaluation."""
+        """Evaluate the model on this rank and return the scores.
+
+        None: a stop was requested. It is not raised here, because the other ranks must learn of it
+        before this one exits. The scores are empty if a budget has no time for an evaluation.
+        """
         try:
             with self.averaged():
                 if self.budget is None:
@@ -395,8 +399,11 @@ class Loop:
         deadline: float | None = None,
         calibrate: bool = False,
     ) -> Scores | None:
-        """Evaluate the model. Returns None if the deadline passed, and raises `Stopped` on a stop
-        signal. `what`: text for the progress display."""
+        """Evaluate the model and return the scores. None: the deadline passed. Raises `Stopped` on
+        a stop signal.
+
+        `what`: text for the progress display.
+        """
 
         def asked() -> bool:
             late = self.budget is not None and deadline is not None and self.budget.now() > deadline
@@ -421,7 +428,11 @@ class Loop:
             return None
 
     def save(self, best: bool = False, passing: bool = False) -> None:
-        """Save a checkpoint. `passing`: only for resuming, as after a signal; it is not kept."""
+        """Save a checkpoint.
+
+        `passing`: the checkpoint is only for resuming, as after a stop signal, and is removed
+        later.
+        """
         self.saved = self.state.step
         self._count_bad()
         if not self.ranks.is_first:
@@ -436,7 +447,8 @@ class Loop:
         self.checkpoints.save(snapshot, best=best, passing=passing)
 
     def averaged(self) -> Any:
-        """Context in which the model has its averaged weights, if there are any."""
+        """Context in which the model has its averaged weights; its own weights if there is no
+        moving average."""
         return nullcontext() if self.ema is None else self.ema.swap()
 
     def _new_step(self) -> Step:
@@ -457,8 +469,8 @@ class Loop:
         return Prefetcher(self.objective, self.state.cursor, tokens, self.ranks, self.fixed)
 
     def _padding(self) -> float:
-        """Return the share of padding in the computed tokens; 0 unless batches have a fixed
-        size."""
+        """Return the fraction of padding among the computed tokens. It is 0 unless batches have a
+        fixed size."""
         item = self.last_item
         if self.fixed is None or item is None or not item.batches:
             return 0.0
@@ -466,13 +478,13 @@ class Loop:
         return max(0.0, 1.0 - sum(part.n_tokens for part in item.parts) / room)
 
     def _rest(self, feed: Prefetcher) -> None:
-        """Restart the timing of steps after other work."""
+        """Restart the timing of steps for the budget, after other work."""
         self._clock(feed)
         if self.budget is not None:
             self.budget.mark(self.state.step)
 
     def _clock(self, feed: Prefetcher) -> None:
-        """Start measuring speed here, so that evaluations do not count as training."""
+        """Restart the measurement of speed, so that evaluations do not count as training time."""
         self._since = (time.perf_counter(), self.state.tokens, feed.waited)
 
     def _log(self, feed: Prefetcher) -> None:
@@ -498,8 +510,8 @@ class Loop:
 
 
 def ranking(values: Mapping[str, float], objective: Objective[Any]) -> tuple[float, float]:
-    """Return the sort key of an evaluation: the metric, and the loss for ties, with signs so that
-    higher is better."""
+    """Return the sort key of an evaluation: the metric, then the loss to break ties. Signs are such
+    that higher is better."""
     sign = -1.0 if objective.metric.lower else 1.0
     first, second = (
         key if math.isfinite(key) else -math.inf
@@ -510,9 +522,11 @@ def ranking(values: Mapping[str, float], objective: Objective[Any]) -> tuple[flo
 
 @contextmanager
 def interrupting(model: nn.Module, asked: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
-    """Context that makes a model interruptible: when `asked` returns true, its next forward pass
-    raises `Stopped`, also within a beam search. Yields `asked` for checks between forward
-    passes."""
+    """Context that makes a model interruptible. When `asked` returns true, the next forward pass
+    raises `Stopped`, even within a beam search.
+
+    Yields `asked`, for checks between forward passes.
+    """
 
     def listen(*_: object) -> None:
         if asked():
@@ -527,5 +541,6 @@ def interrupting(model: nn.Module, asked: Callable[[], bool]) -> Iterator[Callab
 
 
 def _seed(seed: int, step: int, rank: int) -> None:
-    """Seed the random numbers of a step from its number, so that no state has to be stored."""
+    """Seed the random numbers of a step from its number, so that no generator state has to be
+    stored."""
     torch.manual_seed((seed * 1_000_003 + step) * 4099 + rank)

@@ -1,4 +1,4 @@
-"""Muon: orthogonalised momentum for hidden matrices, AdamW for all other parameters.
+"""Muon optimizer: orthogonalized momentum for hidden matrices, AdamW for all other parameters.
 
 Keller Jordan et al. 2024, with the scaling of Liu et al. 2025 (arXiv 2502.16982).
 """
@@ -12,25 +12,26 @@ import torch
 from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Coefficients of the quintic x → ax + bx³ + cx⁵; it moves singular values to about 0.7 … 1.2."""
+"""Coefficients of the quintic polynomial x → ax + bx³ + cx⁵, as in Jordan et al. 2024. It moves
+singular values to about 0.7 … 1.2."""
 
 ITERATIONS = 5
-"""Newton–Schulz iterations per update, as in Jordan et al. 2024."""
+"""Number of Newton–Schulz iterations per update, as in Jordan et al. 2024."""
 
 MOMENTUM = 0.95
 """Momentum of the updates, as in Jordan et al. 2024."""
 
 RMS = 0.2
-"""Root mean square of an update at learning rate 1. It is that of a typical AdamW update, so that a
-learning rate for AdamW also suits Muon."""
+"""Root mean square of an update at learning rate 1. It equals that of a typical AdamW update, so
+that a learning rate for AdamW also suits Muon."""
 
 
 class Muon(torch.optim.AdamW):
-    """Muon for groups with `matrix_rows`: the rows of the matrices that are fused in each tensor.
+    """Muon for parameter groups with `matrix_rows`, the row counts of the matrices that are fused
+    in each tensor. AdamW, with its own kernels, updates all other groups.
 
-    All other groups are updated by AdamW with its own kernels. As with torch's fused kernels, a
-    step changes nothing if the attribute `found_inf` is a tensor that holds 1: inside a CUDA graph
-    the host cannot decide that.
+    As with PyTorch's fused kernels, a step changes nothing if the attribute `found_inf` is a tensor
+    that holds 1, because inside a CUDA graph the host cannot decide.
     """
 
     @torch.no_grad()
@@ -71,10 +72,10 @@ class Muon(torch.optim.AdamW):
 
 
 def orthogonal(matrices: list[Tensor]) -> list[Tensor]:
-    """Return each matrix with its singular values moved to about 1, in its own type.
+    """Return matrices with their singular values moved to about 1, each in its own type.
 
-    Matrices of the same shape, or of its transpose, are computed together: a model has few shapes
-    and many matrices.
+    Matrices of the same shape, or of its transpose, are processed together, because a model has
+    many matrices of few shapes.
     """
     groups: dict[tuple[int, int], list[int]] = {}
     for number, matrix in enumerate(matrices):
@@ -90,7 +91,8 @@ def orthogonal(matrices: list[Tensor]) -> list[Tensor]:
 
 
 def newton_schulz(x_BRC: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Move the singular values of a stack of matrices, at most as high as wide, towards 1."""
+    """Return a stack of matrices with their singular values moved towards 1. The matrices must not
+    have more rows than columns."""
     if dtype is None:
         dtype = torch.bfloat16 if x_BRC.is_cuda else torch.float32
     a, b, c = COEFFICIENTS

@@ -1,4 +1,5 @@
-"""Detection of runs that learn nothing: the loss stays near that of predicting answer frequencies.
+"""Detection of runs that learn nothing, in which the loss stays near that of predicting answer
+frequencies.
 
 A warning with settings to try is printed once, early in the run. It does not affect training.
 """
@@ -15,37 +16,40 @@ from headway.tasks.objective import Objective
 from headway.training.schedule import peak_lr, warmup_steps
 
 NEAR = 0.95
-"""Limit for the final validation loss, relative to the frequency baseline. A run above it has
-hardly learned anything."""
+"""Upper limit of the final validation loss, as a fraction of the frequency baseline. A run above it
+has hardly learned anything."""
 
 FALL = 0.02
-"""Relative decrease of the validation loss, in the last fifth of the steps, from which the loss
-counts as still falling."""
+"""Minimum relative decrease of the validation loss in the last fifth of the steps. A loss that
+falls by more was still improving when the run ended."""
 
 LEAST_STEPS = 100
-"""Fewest steps for a check: shorter runs do not show whether a model can learn."""
+"""Minimum number of steps of a run that is checked. Shorter runs do not show whether a model can
+learn."""
 
 SHARE, ENOUGH = 0.3, 2000
-"""Time of the first check: after this share of the steps, or after this number of steps (or twice
-the warm-up, if longer), whichever is earlier."""
+"""Step of the first check, as a fraction of all steps, and its upper limit in steps. The limit is
+twice the warm-up if that is longer."""
 
 LOOKS = 5
-"""Number of checks. Each is later by a quarter of the first interval, and two in a row must
-agree."""
+"""Maximum number of checks. Each is later than the one before by a quarter of the steps before the
+first check. Two consecutive checks must agree."""
 
 HARDLY, LITTLE = 0.99, 0.95
-"""Limits for a flat loss: above the first share of its earlier value, and above the second share of
-the frequency baseline. Models that learn are below both by then: the mean of a window of a few
-batches varies by less than one percent."""
+"""Limits of a flat loss. The loss is flat if it exceeds the first fraction of its earlier value and
+the second fraction of the frequency baseline. When the checks run, models that learn are below
+these limits. Noise is smaller than the limits, because the mean over a few batches varies by less
+than one percent."""
 
 PAGE = "docs/tasks/training.md#a-loss-that-stops-falling"
 
 
 def final_warning(losses: Sequence[tuple[float, float]], prior: float | None, steps: int) -> str:
-    """Return a line about a run that hardly learned or ended too early; empty for other runs.
+    """Return a line about a run that hardly learned or ended too early; empty text for other runs.
 
-    `losses`: steps and validation losses of all evaluations. `prior`: the validation loss of
-    predicting only the frequencies of the answers.
+    `losses`: step and validation loss of each evaluation. `prior`: validation loss of predicting
+    only the frequencies of the answers; None if the task has none. `steps`: number of steps of the
+    run.
     """
     if prior is None or not losses:
         return ""
@@ -68,12 +72,16 @@ def final_warning(losses: Sequence[tuple[float, float]], prior: float | None, st
 
 
 class Plateau:
-    """Detector of a training loss that stays near the frequency baseline."""
+    """Detects a training loss that stays near the frequency baseline."""
 
     def __init__(
         self, steps: int, warmup: int, baseline_loss: float, warning: str = "flat"
     ) -> None:
-        """`baseline_loss`: the training loss of predicting only the frequencies of the answers."""
+        """Create the detector for a run of `steps` steps.
+
+        `baseline_loss`: training loss of predicting only the frequencies of the answers. `warning`:
+        text to return when nothing is learned.
+        """
         self.baseline_loss, self.warning = baseline_loss, warning
         first = min(SHARE * steps, max(2 * warmup, ENOUGH))
         first = min(max(first, warmup), steps / 2)
@@ -86,7 +94,8 @@ class Plateau:
     def of(
         cls, objective: Objective[Any], train: ResolvedTrain, model: ModelSettings
     ) -> Plateau | None:
-        """Return a detector, or None if the task has no frequency baseline."""
+        """Create a detector for an objective, or return None if the task has no frequency
+        baseline."""
         found, steps = objective.frequencies(), train.steps
         if found is None:
             return None
@@ -96,8 +105,8 @@ class Plateau:
         )
 
     def record(self, step: int, nll: float) -> str:
-        """Record a training loss (without label smoothing). Returns the warning once, when it is
-        clear that nothing is learned, and otherwise an empty text."""
+        """Record a training loss (without label smoothing). Return the warning once, when it is
+        clear that nothing is learned, and empty text otherwise."""
         if not self._checks:
             return ""
         self._points.append((step, nll))
@@ -112,13 +121,14 @@ class Plateau:
         return self.warning
 
     def replay(self, points: Iterable[tuple[float, float]]) -> None:
-        """Record the losses from before the run was resumed; their warnings were printed then."""
+        """Record the losses from before the run was resumed. Their warnings are dropped, because
+        they have been printed already."""
         for step, nll in points:
             self.record(int(step), nll)
 
     def _is_flat(self, step: int) -> bool:
-        """Whether the loss is flat: compare the last quarter of the steps so far with the quarter
-        before it."""
+        """Return whether the loss is flat. This compares the last quarter of the steps so far with
+        the quarter before it."""
         late = [nll for at, nll in self._points if at > 0.75 * step]
         early = [nll for at, nll in self._points if 0.5 * step < at <= 0.75 * step]
         if not late or not early:
@@ -128,7 +138,8 @@ class Plateau:
 
 
 def plateau_warning(train: ResolvedTrain, model: ModelSettings, trivial: float) -> str:
-    """Return the warning, with suggested settings that differ from those of the run."""
+    """Return the warning that nothing is learned. It suggests settings that differ from those of
+    the run."""
     steps = train.steps
     peak, warmup = peak_lr(train, steps, model.d_model), warmup_steps(train, steps)
     tries = [f"a lower learning rate (train.lr={peak / 4:.1g})"]

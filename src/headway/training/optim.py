@@ -1,4 +1,4 @@
-"""Adam, AdamW, Muon and LAMB as a `torch.optim.Optimizer`, and its state as named tensors."""
+"""Adam, AdamW, Muon and LAMB as PyTorch optimizers, and their state as named tensors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headway.training.lamb import Lamb
 from headway.training.muon import Muon
 
 FUSED = ("cpu", "cuda")
-"""Devices with fused optimiser kernels in all supported versions of torch."""
+"""Devices with fused optimizer kernels in all supported versions of PyTorch."""
 
 LISTS = ("params", "matrix_rows")
-"""Entries of a parameter group with one value per parameter."""
+"""Entries of a parameter group that hold one value per parameter."""
 
 
 def build_optimizer(
@@ -30,11 +30,12 @@ def build_optimizer(
     capturable: bool = False,
     scales: Mapping[Tensor, float] | None = None,
 ) -> Optimizer:
-    """Return the optimiser for all trainable parameters. Its learning rate is 0 until `set_lr`.
+    """Return the optimizer for all trainable parameters. Its learning rate is 0 until `set_lr` is
+    called.
 
-    `capturable`: a step may be captured in a CUDA graph. The learning rate is then a tensor that
-    `set_lr` fills in place, so that a replay sees the new value.
-    `scales`: factors of the learning rate for some parameters.
+    `capturable`: a CUDA graph can contain a step. The learning rate is then a tensor that `set_lr`
+    fills in place, so that a replay sees the new value. `scales`: learning-rate factors of some
+    parameters; all others have the factor 1.
     """
     kind = torch.device(device).type
     arguments: dict[str, Any] = {
@@ -66,13 +67,14 @@ def build_optimizer(
 
 
 def _mark_changed(optimizer: Optimizer, *_: object) -> None:
-    """Increment the version of all weights, which fused kernels do not. Caches of values computed
-    from a weight, as in `nn/cpu_packed.py`, rely on it."""
+    """Increment the version counter of all weights, which fused kernels do not do. Caches of values
+    computed from a weight, as in `nn/cpu_packed.py`, rely on the counter."""
     torch.autograd.graph.increment_version(_parameters(optimizer))
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
-    """Set the learning rate of the next step; the factor `lr_scale` of a group multiplies it."""
+    """Set the learning rate of the next step. Each parameter group multiplies it by its factor
+    `lr_scale`."""
     for group in optimizer.param_groups:
         own = lr * group.get("lr_scale", 1.0)
         if isinstance(group["lr"], Tensor):
@@ -82,7 +84,7 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 
 
 def _by_scale(group: dict[str, Any], scales: Mapping[Tensor, float]) -> list[dict[str, Any]]:
-    """Split a group into one per learning-rate factor, the largest first."""
+    """Split a parameter group into one group per learning-rate factor, the largest factor first."""
     parts = []
     for scale in sorted({scales.get(p, 1.0) for p in group["params"]}, reverse=True):
         kept = [i for i, p in enumerate(group["params"]) if scales.get(p, 1.0) == scale]
@@ -92,11 +94,12 @@ def _by_scale(group: dict[str, Any], scales: Mapping[Tensor, float]) -> list[dic
 
 
 def parameter_groups(model: nn.Module, settings: TrainSettings) -> list[dict[str, Any]]:
-    """Return the non-empty parameter groups: hidden matrices for Muon, parameters with weight
-    decay, and parameters without. Adam has a single group without weight decay.
+    """Return the parameter groups that are not empty: hidden matrices for Muon, parameters with
+    weight decay, and parameters without.
 
-    Norms, biases and embeddings have no weight decay, which would not regularise them. A softmax
-    layer that is tied to an embedding counts as the embedding.
+    Adam has a single group without weight decay. Norms, biases and embeddings have no weight decay,
+    because it would not regularize them. An output matrix that is tied to an embedding counts as
+    the embedding.
     """
     if settings.optimizer == "adam":
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -127,10 +130,11 @@ def parameter_groups(model: nn.Module, settings: TrainSettings) -> list[dict[str
 
 
 def hidden_matrices(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
-    """Return the matrices inside the layers, with the rows of each matrix fused in one tensor.
+    """Return the matrices inside the layers, each with the row counts of the matrices that are
+    fused in it.
 
-    The projections of queries, keys and values share a tensor for speed, as do a gate and its value
-    and the gates of a recurrence. Each matrix is orthogonalised separately.
+    The projections of queries, keys and values share a tensor for speed, as do a gate and its
+    value, and the gates of a recurrence. Each matrix is orthogonalized separately.
     """
     found: dict[Tensor, tuple[int, ...]] = {}
     for part in model.modules():
@@ -140,11 +144,8 @@ def hidden_matrices(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
 
 
 def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return all state of the optimiser, including step counters, as tensors named `<index of the
-    parameter>.<name>`.
-
-    The tensors are not copies.
-    """
+    """Return the whole state of the optimizer, including step counters, as tensors named `<index of
+    the parameter>.<name>`. The tensors are not copies."""
     return {
         f"{number}.{name}": value.detach()
         for number, parameter in enumerate(_parameters(optimizer))
@@ -153,9 +154,9 @@ def optimizer_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimizer_tensors(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Restore a state returned by `optimizer_tensors`, bit for bit.
+    """Restore a state that `optimizer_tensors` returned, bit for bit.
 
-    Existing state is overwritten in place, because CUDA graphs hold its addresses.
+    Existing state is overwritten in place, because CUDA graphs refer to its addresses.
     """
     parameters = _parameters(optimizer)
     states: dict[int, dict[str, Tensor]] = {}
@@ -187,7 +188,7 @@ def _placed(
 ) -> Tensor:
     if old is not None and old.shape == tensor.shape and old.dtype == tensor.dtype:
         return old.copy_(tensor)
-    # A counter is on the device of its weight only if the kernel itself reads it.
+    # A counter is on the device of its weight only if the optimizer kernel reads it.
     beside = tensor.ndim or defaults["fused"] or defaults["capturable"]
     return tensor.to(parameter.device if beside else "cpu", copy=True)
 

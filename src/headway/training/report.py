@@ -1,7 +1,7 @@
-"""`report.html`: the course and result of a run, as data for the panels of `web/`.
+"""`report.html`: the progress and result of a run, as data for the panels of `web/`.
 
-It is made only from the files of the run folder, so that it can be written again at any time, also
-while a run continues or after a crash. Missing, damaged and non-finite values are left out.
+It is made only from the files of the run folder. It can therefore be written at any time, even
+while a run continues or after a crash. Values that are missing, damaged or not finite are left out.
 """
 
 from __future__ import annotations
@@ -45,34 +45,35 @@ from headway.web.html import page_data, page_html
 from headway.web.pack import pack
 
 CARD = "card.json"
-"""File in a run folder with facts from the start of training that no other file stores."""
+"""Name of the file in a run folder with facts from the start of training that no other file
+stores."""
 
 CHECK = "data/report.json"
 REPORT = "report.html"
 PANELS = ("summary", "curves", "answers", "samples", "data", "settings", "log")
-"""Tabs of the report, in their order."""
+"""Tabs of the report, in order."""
 
 MOST_SAMPLES, MOST_MOMENTS = 12, 5
-"""Largest number of examples in the tab of samples, and of evaluations for which their outputs are
-shown: a page to scroll through."""
+"""Maximum number of examples in the tab of samples, and maximum number of evaluations whose outputs
+are shown for each. More would be too long a page to scroll through."""
 
 MOST_EVENTS = 200
-"""Largest number of events in the tab of the log; a run has far fewer unless something repeats."""
+"""Maximum number of events in the tab of the log. A run has far fewer unless an event repeats."""
 
 MOST_LINES = 3
-"""Largest number of lines in one chart, so that their labels and colours stay distinct."""
+"""Maximum number of lines in one chart, so that labels and colours can be told apart."""
 
 MOST_POINTS = 400
-"""Largest number of points of a line; a chart is a few hundred pixels wide."""
+"""Maximum number of points of a line, because a chart is only a few hundred pixels wide."""
 
 MOST_COST = 0.02
-"""Share of its time that a run may spend on writing reports during training."""
+"""Maximum fraction of the training time that may be spent on writing reports."""
 
 PanelData = dict[str, object]
 
 
 def write_report(folder: Path) -> Path:
-    """Write the `report.html` of a run folder."""
+    """Write the `report.html` of a run folder and return its path."""
     report = RunReport(folder)
     made: dict[str, PanelData] = {name: getattr(report, name)() for name in PANELS}
     sections = {name: section for name, section in made.items() if section}
@@ -86,8 +87,8 @@ def write_report(folder: Path) -> Path:
 
 
 class Throttled:
-    """Throttled writer of reports: a call writes one unless that would take too large a share of
-    the time."""
+    """Writes reports, but not too often. A call does nothing if writing would exceed the fraction
+    `MOST_COST` of the time."""
 
     def __init__(self, write: Callable[[], object]) -> None:
         self.write, self.due = write, -math.inf
@@ -102,14 +103,14 @@ class Throttled:
 
 @dataclass(frozen=True)
 class RunReport:
-    """Report of a run folder: each method returns the data of one tab, or nothing if there is
-    none."""
+    """Report of a run folder. Each public method returns the data of one tab, or an empty dict if
+    there is none."""
 
     folder: Path
 
     @cached_property
     def run(self) -> RunSettings | None:
-        """Settings of the run, if they can be read."""
+        """Settings of the run, or None if they cannot be read."""
         with suppress(UserError):
             return load_run_settings(self.folder / CONFIG, [])
         return None
@@ -138,13 +139,13 @@ class RunReport:
 
     @property
     def facts(self) -> list[str]:
-        """Facts for the header of the page."""
+        """Names and values for the header of the page."""
         sizes = self.run.model.size_facts if self.run and self.run.model else []
         parameters = number(self.card.get("parameters"))
         known = [f"{parameters:,.0f} parameters"] if math.isfinite(parameters) else []
         return ["training report", *([self.run.task] if self.run else []), *sizes, *known]
 
-    # -- the first tab
+    # -- the tab "summary"
 
     def summary(self) -> PanelData:
         return {
@@ -159,7 +160,7 @@ class RunReport:
         }  # fmt: skip
 
     def _status(self) -> str:
-        """Progress of a run that has not ended; empty for others."""
+        """Return the progress of a run that has not ended; empty for other runs."""
         if self.history.end:
             return ""
         moment = time.strftime("%Y-%m-%d %H:%M")
@@ -221,8 +222,8 @@ class RunReport:
         return named_scores(self.history.last.get("baselines"))
 
     def _scores(self) -> PanelData:
-        """Table of all metrics: the final weights, the other candidates and the baselines, or the
-        evaluations of a run that has not ended."""
+        """Return the table of all metrics. It compares the final weights with other candidates and
+        baselines. For a run that has not ended, it compares the evaluations."""
         last, metrics, valid = self.history.last, self.metrics, self.history.valid
         found: list[tuple[str, Mapping[str, object], PanelData]] = []
         for name, scores in named_scores(last.get("scores")).items():
@@ -243,7 +244,7 @@ class RunReport:
         return {"rows": list(map(_about, metrics)), "columns": columns} if found and metrics else {}
 
     def _compared(self) -> PanelData:
-        """Scores of the final model and its baselines, with their intervals."""
+        """Return the scores of the final model and its baselines, with their intervals."""
         found = self.history.last.get("compared")
         found = found if isinstance(found, dict) else {}
         metric = self.history.scores.get(str(found.get("metric")))
@@ -255,8 +256,8 @@ class RunReport:
         return {"metric": _about(metric), "rows": rows} if metric and len(rows) > 1 else {}
 
     def _few_labels(self) -> PanelData:
-        """Learning curves of cheap classifiers on fewer labels, with the final model on all labels
-        for comparison."""
+        """Return the learning curves of cheap classifiers on fewer labels, with the score of the
+        final model on all labels for comparison."""
         rows = [
             (number(row.get("each")), row["right"])
             for row in _dicts(self.history.last.get("few")) if isinstance(row.get("right"), dict)
@@ -273,7 +274,7 @@ class RunReport:
         return {"lines": [*lines, _series(own[-1]["name"], [point])]}
 
     def _model_card(self) -> list[tuple[str, str]]:
-        """Model card: facts for users of the model."""
+        """Return the model card: facts for users of the model."""
         card, run = self.card, self.run
         rows: list[tuple[str, object]] = []
         if run is not None:
@@ -306,7 +307,7 @@ class RunReport:
         return [(name, str(value)) for name, value in rows if value not in ("", None)]
 
     def _temperature(self) -> str:
-        """Description of the calibration temperature of the final model; empty if none was
+        """Return a description of the calibration temperature of the final model; empty if none was
         fitted."""
         found = self.history.last.get("temperature")
         if isinstance(found, dict) and not found.get("likely", True):
@@ -319,11 +320,11 @@ class RunReport:
         return text + f"; n-grams have a weight of {share:.0%}" * math.isfinite(share)
 
     def _baseline_note(self, metric: Metric) -> str:
-        """Values of one metric for all baselines, as one line."""
+        """Return the values of one metric for all baselines, as one line."""
         found = [(name, number(one.get(metric.name))) for name, one in self._baselines.items()]
         return ", ".join(f"{name} {_digits(y, metric)}" for name, y in found if math.isfinite(y))
 
-    # -- the others
+    # -- the other tabs
 
     def curves(self) -> PanelData:
         history = self.history
@@ -333,7 +334,8 @@ class RunReport:
             return [_series(label, points) for label, points in found if finite(points)]
 
         unit = self.spec.counts if self.spec else "target"
-        # Without label smoothing or other terms, loss and likelihood are the same line.
+        # Without label smoothing and auxiliary losses, loss and likelihood are equal, so one line
+        # is enough.
         training = lines("train", ("loss", "training objective"), ("nll", "training"))
         if len(training) == 2 and training[0]["points"] == training[1]["points"]:
             training = training[1:]
@@ -351,8 +353,8 @@ class RunReport:
         return {"charts": charts} if charts else {}
 
     def _quality(self, metrics: Sequence[Metric]) -> PanelData:
-        """Chart of metrics with a common scale. It marks the best value of the first metric, and
-        its baselines."""
+        """Return a chart of metrics with a common scale. It marks the best value of the first
+        metric, and the baselines of that metric."""
         first = metrics[0]
         points = [self.history.points("valid", one.name) for one in metrics]
         best = _best(first, points[0], dict(self.history.points("valid", "loss")))
@@ -373,8 +375,8 @@ class RunReport:
         }  # fmt: skip
 
     def answers(self) -> PanelData:
-        """Figures about the predictions of the final model, or else of the last evaluation that has
-        figures."""
+        """Return figures about the predictions of the final model. Without a final model, they are
+        those of the last evaluation that has figures."""
         for entry in [*reversed(self.history.end), *reversed(self.history.valid)]:
             figures = entry.get("figures")
             if isinstance(figures, dict) and figures:
@@ -383,8 +385,8 @@ class RunReport:
         return {}
 
     def samples(self) -> PanelData:
-        """Outputs for some examples at several evaluations, so that progress is visible; the first
-        and the last are included."""
+        """Return the outputs for some examples at several evaluations, including the first and the
+        last, so that progress is visible."""
         seen = [entry for entry in self.history.valid if _dicts(entry.get("samples"))]
         if not seen:
             return {}
@@ -404,7 +406,7 @@ class RunReport:
         }  # fmt: skip
 
     def data(self) -> PanelData:
-        """Columns of the data with their roles, and the findings of the data check."""
+        """Return the columns of the data with their roles, and the findings of the data check."""
         found: PanelData = {"tables": _dicts(self.card.get("tables"))}
         check = _read(self.folder / CHECK)
         if isinstance(check.get("findings"), list):
@@ -416,7 +418,7 @@ class RunReport:
         return found if found["tables"] or len(found) > 1 else {}
 
     def settings(self) -> PanelData:
-        """All settings, each with its origin."""
+        """Return all settings, each with its origin."""
         path = self.folder / CONFIG
         if not path.is_file():
             return {}
@@ -437,7 +439,7 @@ class RunReport:
         return {"rows": rows}
 
     def log(self) -> PanelData:
-        """All evaluations and other events."""
+        """Return all evaluations and other events."""
         evaluations = [
             [entry["step"], *(_known(number(entry.get(one.name))) for one in self.metrics)]
             for entry in self.history.valid
@@ -472,7 +474,7 @@ def _known(value: float) -> float | None:
 
 
 def _series(name: str, points: Sequence[StepValue]) -> PanelData:
-    """Return a chart line of at most `MOST_POINTS` points: each is the mean of a group of
+    """Return a chart line of at most `MOST_POINTS` points. Each point is the mean of a group of
     neighbours. A group without finite values becomes a gap."""
     size = math.ceil(len(points) / MOST_POINTS) or 1
     groups = [points[start : start + size] for start in range(0, len(points), size)]
@@ -488,7 +490,8 @@ def _short(values: Sequence[float]) -> float | None:
 def _best(
     metric: Metric, points: Sequence[StepValue], loss: Mapping[float, float] | None = None
 ) -> StepValue | None:
-    """Return the point with the best metric. Ties are broken by the lowest loss, as in training."""
+    """Return the point of the evaluation with the best metric. Ties are broken by the lowest loss,
+    as in training."""
     sign = 1 if metric.lower else -1
     return min(
         finite(points),
@@ -498,10 +501,11 @@ def _best(
 
 
 def _alike(metrics: Sequence[Metric]) -> list[list[Metric]]:
-    """Group the metrics that can share a chart: with one unit and the same better direction.
+    """Group the metrics that can share a chart, because they have the same unit and the same
+    direction (higher or lower is better).
 
-    Among those without a unit, BLEU and chrF share a scale up to 100; perplexity, bits per byte and
-    custom metrics have a chart each. The loss has its own, shared with the training loss.
+    Among metrics without a unit, BLEU and chrF share a scale up to 100. Perplexity, bits per byte
+    and custom metrics have a chart each. The loss has its own chart, shared with the training loss.
     """
     groups: dict[tuple[str, bool], list[Metric]] = {}
     for metric in metrics:
@@ -526,7 +530,7 @@ def _dicts(found: object) -> list[LogEntry]:
 
 
 def _read(path: Path) -> LogEntry:
-    """Read a JSON object from a file; empty if it is missing or invalid."""
+    """Read a JSON object from a file. Return an empty object if the file is missing or invalid."""
     with suppress(OSError, ValueError):
         found = json.loads(path.read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}
@@ -534,8 +538,8 @@ def _read(path: Path) -> LogEntry:
 
 
 def _licence(folder: Path) -> str:
-    """Return the licence of a run: from the README header used on the Hugging Face Hub, or the
-    first line of LICENSE."""
+    """Return the licence of a run, from the README header that the Hugging Face Hub uses, or from
+    the first line of LICENSE."""
     with suppress(OSError):
         head = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
         for line in head.split("\n---", 1)[0].splitlines() if head.startswith("---") else ():
@@ -551,7 +555,7 @@ def model_card(
     parameters: int, learning: int, data: str, tables: Sequence[Mapping[str, object]],
     device: str, precision: str,
 ) -> str:  # fmt: skip
-    """Return the text of `card.json`, written when training begins."""
+    """Return the text of `card.json`, which is written when training begins."""
     return json.dumps({
         "parameters": parameters, "learning": learning, "data": data, "tables": list(tables),
         "device": device, "precision": precision, "date": time.strftime("%Y-%m-%d"),

@@ -1,7 +1,7 @@
 """What the user asks for with `headway train`, `headway check`, `headway.train` or `headway.check`.
 
-The command line and Python build the same `TrainRequest`. `resolve` turns it into the settings of a
-run and its data.
+The command line and Python build the same `TrainRequest`. Its method `resolve` returns the settings
+of a run and its data.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from headway.specs.tasks import ALIASES, SPECS, Alias
 from headway.training.check_settings import check_files, check_training
 
 ColumnOrFiles = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""The name of a column, or one or several files."""
+"""Name of a column, or one or several files."""
 
 NOTHING = "none"
-"""Start run of a training from scratch, without the default pretrained run."""
+"""Value of `start` that trains from scratch, without the default pretrained run."""
 
 
 @dataclass(frozen=True)
 class RequestedRun:
-    """Outcome of resolving a request: settings and data of the run to train."""
+    """Settings and data that a `TrainRequest` resolves to."""
 
     settings: RunSettings
-    """Settings that the user gave; all others are chosen later, from the data."""
+    """Settings that the user gave. All others are chosen later, from the data."""
 
     tables: Mapping[str, BoundData] = field(default_factory=dict)
-    """Training and validation data passed in memory, by the names of the files that they are
+    """Training and validation data passed in memory, by the names of the files that they will be
     written to."""
 
     budget_s: float | None = None
@@ -51,21 +51,22 @@ class RequestedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest:
-    """A run to train, or data to check for one, as the user describes it."""
+    """Run to train, or data to check for one, as the user describes it."""
 
     command: Literal["train", "check"] = "train"
     task: str | None
-    """Name of a task, or an alias. None: the recipe names the task."""
+    """Name of a task, or its alias. None: the recipe names the task."""
 
     data: object = None
     """Files, or a table in memory. None: `columns` or the settings name the files."""
 
     valid: object = None
-    """Validation data in the same form as `data`."""
+    """Validation data, as files or as a table in memory. None: the settings name the files, or a
+    part of `data` is used."""
 
     columns: Mapping[str, ColumnOrFiles] = field(default_factory=dict)
-    """Names of the columns of `data`, by the inputs and targets of the task. Without `data`: files
-    with these columns."""
+    """Column names of `data`, by input and target of the task. Without `data`: files that each hold
+    one column."""
 
     overrides: Overrides = field(default_factory=Overrides)
     """Settings by key, from `key=value` arguments or from Python."""
@@ -74,23 +75,26 @@ class TrainRequest:
     """Name of a shipped recipe, or path of a TOML file."""
 
     recipe_data: Path | None = None
-    """Folder in which the data files of the recipe are looked up."""
+    """Folder that contains the data files of the recipe. None: as the recipe says."""
 
     start: str | None = None
-    """Run to fine-tune; `none`: train from scratch."""
+    """Run to fine-tune. `none`: train from scratch. None: the default pretrained run, if the task
+    has one."""
 
     teacher: str | None = None
-    """Run whose model is distilled into the new one."""
+    """Run whose model is distilled into the new one. None: no distillation."""
 
     budget: str | None = None
-    """Time for the whole run, such as `10m`."""
+    """Time for the whole run, such as `10m`. None: no limit."""
 
     out: Path | None = None
 
     def resolve(self) -> RequestedRun:
-        """Return the settings and the data. Everything that can be checked without reading all data
-        is checked. Later sources take precedence: recipe, start run or teacher, data, settings,
-        task."""
+        """Return the settings and the data, after all checks that need not read all data.
+
+        If several sources give a setting, the last of these takes precedence: recipe, start run or
+        teacher, data, settings, task.
+        """
         self._check_task()
         self._check_options()
         self._check_runs()
@@ -136,14 +140,14 @@ class TrainRequest:
         OF_REQUEST.check(given, facts, typed=lambda key, value: as_typed(given, key))
 
     def _check_runs(self) -> None:
-        """Raise an error if the start run or the teacher is unknown. Later checks of settings
-        depend on both runs."""
+        """Raise an error if the start run or the teacher is unknown. This comes first, because
+        later checks of settings depend on the two runs."""
         for name in (self.start, self.teacher):
             if name not in (None, "", NOTHING):
                 run_folder(name)
 
     def _arguments(self, implied: Overrides) -> Overrides:
-        """Return the settings that have an argument of their own: the start run and the task."""
+        """Return the settings that correspond to arguments: the start run and the task."""
         found = implied.only(["start.run"])
         if self.task in SPECS:
             words, call = f"headway {self.command} {self.task}", f"{self.command}(…)"
@@ -151,8 +155,8 @@ class TrainRequest:
         return found
 
     def _fields(self) -> Overrides:
-        """Return the setting `data.fields`, if an argument names the fields as columns of the
-        data."""
+        """Return the setting `data.fields` if an argument names the fields as columns of the data;
+        otherwise nothing."""
         fields = self.columns.get("fields") if self.data is not None else None
         return Overrides({"data.fields": ensure_list(fields)}) if fields else Overrides()
 
@@ -167,8 +171,8 @@ class TrainRequest:
     def _bind(
         self, task: str, said: Overrides, files: DataFiles
     ) -> tuple[Overrides, dict[str, BoundData]]:
-        """Bind the columns of the data. Returns settings for its files and columns, and the tables
-        in memory.
+        """Bind the columns of the data. Return the settings for its files and columns, and the
+        tables in memory.
 
         `said`: settings that may name a column or give the modality.
         """
@@ -205,14 +209,15 @@ class TrainRequest:
                 )
 
     def _files_of_recipe(self, recipe: Path | None) -> Overrides:
-        """Return the settings of the recipe's data files, looked up in the folder `recipe_data`."""
+        """Return the settings of the recipe's data files, which are looked up in the folder
+        `recipe_data`."""
         if self.recipe_data is None or recipe is None:
             return Overrides()
         return Overrides(in_folder(recipe, self.recipe_data), Origin.argument("data"))
 
     def _with_budget(self, settings: RunSettings, budget: str) -> tuple[RunSettings, float]:
         """Return the settings with the time budget, and the budget in seconds. The settings store
-        it because a resumed run must repeat it."""
+        the budget because a resumed run must repeat it."""
         from headway.training.estimate import seconds
 
         length = seconds(budget)
@@ -224,7 +229,7 @@ class TrainRequest:
 def implied_settings(
     task: str | None, start: str | None, teacher: str | None, asked: Overrides
 ) -> Overrides:
-    """Return the settings that a start run, a teacher, `detect` and `distil` imply."""
+    """Return the settings that follow from a start run, a teacher, `detect` or `distil`."""
     nothing = start == NOTHING
     by_start, by_teacher = Origin.implied(Option("start")), Origin.implied(Option("teacher"))
     given = Overrides()
@@ -274,8 +279,8 @@ def _of_teacher(teacher: str, origin: Origin, *, with_fields: bool) -> Overrides
 
 
 def _check_length(settings: RunSettings, budget: str) -> None:
-    """Reject a budget in combination with explicit `train.steps` or `train.epochs`. Those of a
-    recipe are only defaults."""
+    """Raise an error for a budget in combination with explicit `train.steps` or `train.epochs`.
+    Steps and epochs of a recipe are only defaults, so they are allowed."""
     for key in ("train.steps", "train.epochs"):
         if settings.asked.origin(key).kind in (OriginKind.SETTING, OriginKind.PYTHON):
             raise ConfigError(

@@ -1,7 +1,8 @@
-"""Choose all settings that the user left open, in the same way for all tasks.
+"""Choice of all settings that the user left open, by the same rules for all tasks.
 
-`resolve` is a pure function of facts collected beforehand. Settings of the user come first, then
-the table of defaults (`settings/defaults.toml`). Each chosen value is stored with its reason.
+`resolve` is a pure function of facts that are collected beforehand. Settings of the user take
+precedence over the table of defaults (`settings/defaults.toml`). Each chosen value is stored with
+its reason.
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ from headway.tasks.task import make_task
 from headway.training.budget import EVALUATIONS
 
 MEMORY_SHARE = 0.7
-"""Share of the free memory of a device that a batch may use, with its activations and logits. The
-rest allows for fragmentation and an imprecise estimate."""
+"""Fraction of a device's free memory that a batch may use, including activations and logits. The
+rest allows for fragmentation and for errors of the estimate."""
 
 CPU_TOKENS = 2048
-"""Target tokens of a micro-batch that fits the caches of a CPU."""
+"""Maximum number of target tokens of a micro-batch on a CPU. About this many fit into its
+caches."""
 
 
 def resolve_run(settings: RunSettings, prepared: Any, device: torch.device) -> Resolved:
@@ -59,7 +61,8 @@ def resolve_run(settings: RunSettings, prepared: Any, device: torch.device) -> R
     facts = task.facts(settings, prepared)
     found = resolve(settings, facts, place)
     if settings.train.epochs is not None:
-        # The batches are known now: choose again what depends on the number of steps.
+        # The batches are known now, so choose again the settings that depend on the number of
+        # steps.
         n = len(task.objective(found, prepared).epoch(0))
         found = resolve(settings, replace(facts, epoch_steps=n), place)
     task.check(found, prepared)
@@ -75,8 +78,8 @@ def device_info(device: torch.device) -> DeviceInfo:
 
 
 def resolve(settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> Resolved:
-    """Choose all settings that the user left open, except the number of steps in a run with a
-    budget."""
+    """Choose all settings that the user left open. In a run with a time budget, the number of steps
+    remains open."""
     settings = replace(settings, asked=overrides_of(settings))
     if facts.front is not None:
         settings = decided_for(settings, facts.front)
@@ -100,7 +103,8 @@ def resolve(settings: RunSettings, facts: DatasetStats, device: DeviceInfo) -> R
 def with_choices(
     settings: RunSettings, choices: ChosenSettings
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return all sections, with values chosen for open settings, and the reason for each choice."""
+    """Return all sections of the settings with values chosen for open settings, and the reason for
+    each choice."""
     values = {one.name: getattr(settings, one.name) for one in fields(settings)}
     open_ = {key: choice for key, choice in choices.items() if is_open(settings, key)}
     for key, choice in open_.items():
@@ -110,12 +114,12 @@ def with_choices(
 
 
 STAYS_OPEN = {**dict.fromkeys((*COUNTS, "metric")), "precision": "auto"}
-"""Values that leave a training setting open: if the user gives one, the setting is still chosen
-automatically."""
+"""Values of training settings that mean "choose automatically". A setting with this value is open
+even if the user gave it."""
 
 
 def is_open(settings: RunSettings, key: str) -> bool:
-    """Whether the user left a setting open."""
+    """Return whether the user left a setting open."""
     name = key.removeprefix("train.")
     stays = key != name and name in STAYS_OPEN
     return key not in settings.asked or (
@@ -126,8 +130,8 @@ def is_open(settings: RunSettings, key: str) -> bool:
 def choose_model(
     settings: RunSettings, facts: DatasetStats, proposal: Proposal
 ) -> tuple[ModelSettings, dict[str, str]]:
-    """Return the model settings and the reasons for them. They come from the start run, the user or
-    the task's defaults."""
+    """Return the model settings, and a reason for each. They come from the start run, from the
+    user, or from the task's defaults."""
     asked = settings.asked.section("model")
     begun = facts.parent
     if begun is not None and settings.distil.teacher:
@@ -183,8 +187,8 @@ def choose_model(
 
 
 def _for_body(chosen: ChosenSettings, asked: Mapping[str, Any]) -> ChosenSettings:
-    """Adapt the choices of a task to another body: drop settings that it ignores, and use its own
-    defaults for others."""
+    """Adapt the choices of a task to a model that is not a Transformer: drop settings that it
+    ignores, and use its own defaults for others."""
     unread, body = ignored_by(asked), asked["body"]
     kept = {}
     for key, choice in chosen.items():
@@ -197,7 +201,7 @@ def _for_body(chosen: ChosenSettings, asked: Mapping[str, Any]) -> ChosenSetting
 
 
 def _check_fresh(settings: RunSettings) -> None:
-    """Reject settings with which a newly added decoder would hardly learn."""
+    """Raise an error for settings with which a newly added decoder would hardly learn."""
     why = "the decoder added to the encoder of {} is untrained, and would hardly learn with {}"
     if settings.lora.rank:
         raise ConfigError(
@@ -213,8 +217,8 @@ def _check_fresh(settings: RunSettings) -> None:
 
 
 def _suggestion(families: Sequence[str]) -> str:
-    """Hint at the end of an error about a model of the wrong family: a preset of the task's
-    family."""
+    """Return a hint for the error about a model of the wrong family, which suggests a preset of the
+    task's family."""
     fits = (
         name for name, one in PRESETS.items()
         if family_of(one.settings) == families[0] and one.source != TESTS
@@ -228,7 +232,7 @@ def _without_overrides(reasons: dict[str, str], settings: RunSettings) -> dict[s
 
 
 def _bare(choices: ChosenSettings) -> dict[str, object]:
-    """Return the values of model settings by their names without the section."""
+    """Return the values of model settings by their names without the section `model`."""
     return {key.removeprefix("model."): choice.value for key, choice in choices.items()}
 
 
@@ -245,7 +249,11 @@ def choose_training(
     train: TrainSettings, facts: DatasetStats, device: DeviceInfo, proposal: Proposal,
     model: ModelSettings,
 ) -> tuple[ResolvedTrain, dict[str, str]]:  # fmt: skip
-    """Choose batches, steps and intervals, in this order: each depends on the ones before it."""
+    """Return the training settings and the reasons for chosen values.
+
+    Batches, steps and intervals are chosen in this order, because each choice depends on those
+    before it.
+    """
     amount, why = proposal.amount, dict[str, str]()
 
     def choose(name: str, value: object, reason: str) -> None:
@@ -288,7 +296,8 @@ def choose_training(
 
 
 def micro_tokens(model: ModelSettings, batch_tokens: int, device: DeviceInfo) -> int:
-    """Return the largest micro-batch that fits the memory of a GPU, or the caches of a CPU."""
+    """Return the largest micro-batch, in tokens, that fits into the memory of a GPU or into the
+    caches of a CPU."""
     if device.is_cpu:
         return min(batch_tokens, CPU_TOKENS)
     tokens = batch_tokens

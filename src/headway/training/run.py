@@ -1,4 +1,4 @@
-"""Training run, from settings to a finished folder: prepare data, resolve settings, train or
+"""A training run, from settings to a finished folder: prepare data, resolve settings, train or
 resume, choose weights."""
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ from headway.training.trainer import Trainer, load_final_weights
 
 @dataclass(kw_only=True)
 class Training:
-    """One training run; `train` executes it."""
+    """Training run. `train` executes it."""
 
     settings: RunSettings
     out: Path
@@ -88,26 +88,26 @@ class Training:
     budget_s: float | None = None
     restart: bool = False
     bound_data: Mapping[str, BoundData] = field(default_factory=dict)
-    """Data passed in memory, by the names of the files that they are written to."""
+    """Data passed in memory, by the names of the files that it will be written to."""
 
     quiet: bool = False
     call: str = ""
-    """Python call that starts and resumes the run, for messages. Empty: the run was started on the
-    command line."""
+    """Python call that starts and resumes the run, for messages. Empty if the run was started on
+    the command line."""
 
     custom_metrics: Mapping[str, CustomMetric] = field(default_factory=dict)
     """User-defined metrics, in addition to those of the task."""
 
     custom_selection: str = ""
-    """Name of the user-defined metric that selects the best weights; empty: a metric of the task
-    does."""
+    """Name of the user-defined metric that selects the best weights. Empty: a metric of the task
+    selects them."""
 
     on: LogCallback | None = None
-    """Callback for every line of the log; it may end the training."""
+    """Callback for every line of the log, which may end the training. None: no callback."""
 
     now: Callable[[], float] = time.monotonic
     started: float = field(default_factory=time.monotonic)
-    """Start time of the command, measured by the clock `now`."""
+    """Time at which the command started, measured by the clock `now`."""
 
     def __post_init__(self) -> None:
         self.settings = replace(with_files(self.settings), asked=overrides_of(self.settings))
@@ -128,18 +128,21 @@ class Training:
             needs("tensorboard", "tensorboard")  # fail before the data is read
 
     def decide(self) -> None:
-        """Determine the variant of the task from the data files, and reject settings without effect
-        on it. Data in memory must already be written to files."""
+        """Determine the variant of the task from the data files, and raise an error for settings
+        that have no effect on it.
+
+        Data in memory must already have been written to files.
+        """
         self.settings = decided(self.settings)
         check_effect(self.settings, [spec_of(self.settings)])
 
     @cached_property
     def task(self) -> Task:
-        """Task of the run, available after `decide`."""
+        """Task of the run. Available after `decide`."""
         return make_task(spec_of(self.settings))
 
     def train(self) -> list[str]:
-        """Train, and return a description of everything that could not be saved. A stop signal
+        """Train, and return descriptions of everything that could not be saved. A stop signal
         raises `Stopped` with instructions to resume."""
         with StopSignal(guest=bool(self.call)) as stop:
             try:
@@ -160,8 +163,8 @@ class Training:
                 self.ranks.close()
 
     def _report_so_far(self) -> None:
-        """Write the report during training. Failures are ignored, because it is written again
-        later."""
+        """Write the report during training. Failures are ignored, because the report is written
+        again later."""
         if self.run_folder.exists():
             with suppress(OSError):
                 write_report(self.out)
@@ -237,7 +240,7 @@ class Training:
 
     def dry_run(self, prepared: PreparedData) -> tuple[Resolved, plan.Timing]:
         """Return the settings that the run would have, and the speed measured on a temporary copy
-        of it."""
+        of the model."""
         settings = self._with_threads(resolve_run(self.settings, prepared, self.ranks.device))
         if self.budget_s is not None:
             settings = self._fitted(settings, prepared)
@@ -259,7 +262,8 @@ class Training:
             )
 
     def _start(self, of: RunSettings) -> bool:
-        """Use the start run of `of`, unless the user chose one. Returns whether it is used."""
+        """Use the start run named in the settings `of`, unless the user chose one. Return whether
+        it is used."""
         name = str(self.ranks.broadcast(of.start.run))
         if not name or self.settings.parent or "start.run" in self.settings.asked:
             return False
@@ -270,7 +274,7 @@ class Training:
         return True
 
     def _write_bound_data(self) -> None:
-        """Write data passed in memory to files: a resumed run needs the same data."""
+        """Write data passed in memory to files, because a resumed run needs the same data."""
         if not write_tables(
             self.out / GIVEN, self.bound_data, replace=not (self.out / CONFIG).exists()
         ):
@@ -283,7 +287,7 @@ class Training:
         )
 
     def _prepare(self) -> PreparedData:
-        """Prepare the data on rank 0; the other ranks then load it."""
+        """Prepare the data on rank 0, then load it on the other ranks."""
         if not self.ranks.is_first:
             self.ranks.wait()
             return self.task.load_prepared(self.out)
@@ -302,12 +306,12 @@ class Training:
 
     @cached_property
     def tables(self) -> TrainingTables:
-        """Columns of the data files with their roles."""
+        """Data files of the run with the roles of their columns."""
         return TrainingTables.of(self.settings, self.task.row, self.bound_data)
 
     def _settings(self, prepared: PreparedData) -> Resolved:
-        """Return the settings of the stored run if this one resumes it; otherwise choose new ones
-        and write them."""
+        """Return the settings of the stored run if this run resumes it. Otherwise choose settings
+        and write them to the run folder."""
         is_known = self.ranks.broadcast((self.out / CONFIG).exists())
         if is_known:
             settings = self.run_folder.stored(self.settings.task)
@@ -329,7 +333,8 @@ class Training:
             write_config(self.out, resolved_toml(settings))
 
     def _take_template(self, settings: Resolved) -> None:
-        """Copy the chat template of the start run to a language model with the same tokenizer."""
+        """Copy the chat template of the start run to the run folder, if the new model is a language
+        model with the same tokenizer."""
         if not settings.start.run or not self.task.row.continues:
             return
         [folder] = run_folders([settings.start.run])
@@ -339,7 +344,8 @@ class Training:
             replace_file(self.out / CHAT_TEMPLATE, copy)
 
     def _has_tokenizer(self) -> bool:
-        """Whether the tokenizer file exists and is undamaged; otherwise it is written again."""
+        """Return whether the tokenizer file exists and is undamaged. If not, the caller writes it
+        again."""
         try:
             file_in(self.out, TOKENIZER)
         except FolderError as error:
@@ -348,8 +354,8 @@ class Training:
         return True
 
     def _keep_folder(self, settings: Resolved, prepared: PreparedData) -> None:
-        """Create the run folder again if it was removed, with all files that make the next
-        checkpoint usable."""
+        """Create the run folder again if it was removed, with all files that are needed to use the
+        next checkpoint."""
         if not self.run_folder.exists():
             self.run_folder.recreate()
         elif (self.out / CONFIG).is_file():
@@ -367,7 +373,8 @@ class Training:
             self.progress.note("timing a few steps")
             settings = self._fitted(settings, prepared)
         settings = replace(settings, data=self.tables.named(settings.data))
-        # Use the settings of rank 0: other ranks may have another amount of memory.
+        # Use the settings of rank 0, because other ranks may have a different amount of free
+        # memory.
         shared = self.ranks.broadcast(settings)
         assert isinstance(shared, Resolved)
         return shared
@@ -377,10 +384,10 @@ class Training:
             self.progress.note(text)
 
     def _with_threads(self, settings: Resolved) -> Resolved:
-        """Return the settings with the currently fastest number of threads.
+        """Return the settings with the number of threads that is fastest now.
 
-        The number is a setting because it affects rounding: a resumed run needs the same one. With
-        several ranks the launcher decides.
+        The number is a setting because it affects rounding, so a resumed run needs the same one.
+        With several ranks, the launcher chooses it.
         """
         if settings.train.threads or self.ranks.device.type != "cpu" or self.ranks.world > 1:
             return settings
@@ -396,8 +403,8 @@ class Training:
         return replace(settings, train=replace(settings.train, threads=threads), why=why)
 
     def _thread_plan(self, settings: Resolved, journal: Journal) -> ThreadPlan | None:
-        """Plan that adapts the number of threads to the load; None if the user or a launcher set
-        the number."""
+        """Return the plan that adapts the number of threads to the load. None if the user or a
+        launcher set the number."""
         first = settings.train.threads
         chosen = "train.threads" in self.settings.asked or "OMP_NUM_THREADS" in os.environ
         if first is None or chosen or self.ranks.device.type != "cpu" or self.ranks.world > 1:
@@ -417,8 +424,10 @@ class Training:
         return Budget(self.budget_s, wanted, journal, started=self.started, now=self.now, look=look)
 
     def _fitted(self, settings: Resolved, prepared: PreparedData) -> Resolved:
-        """Return the settings with the number of steps that fits the budget, found by a trial. If
-        that is too small to learn anything, steps become smaller."""
+        """Return the settings with the number of steps that fits into the budget, found by a trial.
+
+        If the number is too small to learn anything, steps become smaller.
+        """
         first = self._first_plan(settings, prepared)
         smaller = plan.smaller_steps(settings, first.steps if self.timing else 1)
         if smaller != settings:
@@ -434,8 +443,8 @@ class Training:
         return plan.with_steps(smaller, first)
 
     def _first_plan(self, settings: Resolved, prepared: PreparedData) -> Decision:
-        """Return the first plan of a run with these settings, based on `timing` if there was time
-        for a trial."""
+        """Return the first plan of a run with these settings. It is based on `timing`, which is
+        None if there was no time for a trial."""
         assert self.budget_s is not None
         spent = (self.now() - self.started) / self.budget_s
         if self.timing is None and self.ranks.broadcast(spent > 0.8):  # no time for a trial
@@ -491,7 +500,7 @@ class Training:
             self.progress.note(line)
 
     def _finish(self, worker: Trainer, loop: Loop, state: State) -> bool:
-        """Choose the final weights, save them and write the report. Returns False if a stop was
+        """Choose the final weights, save them and write the report. Return False if a stop was
         requested in the meantime."""
         try:
             chosen = load_final_weights(worker, loop)
@@ -539,7 +548,7 @@ class Training:
         return True
 
     def _put(self, name: str, write: Callable[[], object]) -> None:
-        """Write a final file of the run. A failure is recorded and does not prevent other files."""
+        """Write a final file of the run. If that fails, record it and continue with other files."""
         try:
             write()
         except (OSError, FolderError) as error:
@@ -547,8 +556,8 @@ class Training:
             self.progress.note(f"warning: {error}")
 
     def _troubles(self) -> list[str]:
-        """Describe everything that was lost or not saved; it determines the last line and the exit
-        code."""
+        """Return descriptions of everything that was lost or not saved. They determine the last
+        line and the exit code."""
         found = []
         if self.removed or (self.ranks.is_first and not self.run_folder.exists()):
             found.append(
@@ -566,8 +575,10 @@ class Training:
         return found
 
     def _is_fixed_by_rerun(self, last: int) -> bool:
-        """Whether running the same command again would write what is missing. Older checkpoints do
-        not count: they are not needed once the run has ended."""
+        """Return whether running the same command again would write what is missing.
+
+        Older checkpoints do not count, because they are not needed once the run has ended.
+        """
         held = self.checkpoints is not None and self.checkpoints.holds(last)
         return bool(self.unwritten) or self.log.failed or not held
 
@@ -583,8 +594,8 @@ class Training:
         return f"{verb} the same command again" if verb else "the same command"
 
     def _stop(self, name: str) -> Stopped:
-        """Return the error that a stopped run ends with: how to resume it, and whether everything
-        is saved."""
+        """Return the error that a stopped run ends with. It tells how to resume, and whether
+        everything is saved."""
         made = self.checkpoints
         if made is not None and made.failed and made.failed[-1] > made.newest_step():
             text = (
@@ -607,7 +618,7 @@ def with_fitted(settings: Resolved, fitted: Mapping[str, float]) -> Resolved:
 
 
 def _what_fits(before: Resolved, after: Resolved) -> str:
-    """Describe what was made smaller to fit the budget."""
+    """Return a description of what was made smaller to fit into the budget."""
     changes = []
     tokens, fewer = before.train.batch_tokens, after.train.batch_tokens
     if fewer != tokens:

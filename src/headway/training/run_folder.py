@@ -1,4 +1,4 @@
-"""Folder of a run: locked for one process, and checked for other settings and foreign files."""
+"""Run folder, which is locked for one process, and checked for other settings and foreign files."""
 
 from __future__ import annotations
 
@@ -50,19 +50,20 @@ OWN = {
     "input.tmp": ANY,
     "tensorboard": re.compile(r"events\."),
 }
-"""Names of the files in a run folder, which `--restart` removes; for subfolders, a pattern of the
-names inside. Temporary files, whose names begin with a dot, exist only while a run is active."""
+"""Names of the files in a run folder, which `--restart` removes. Subfolders are mapped to a pattern
+of the names inside. Temporary files, whose names begin with a dot, exist only while a run is
+active."""
 
 
 def _reads_from(data: DataSettings, folder: Path) -> bool:
-    """Whether data files are inside this folder, as those of data in memory are."""
+    """Return whether data files are inside this folder, as those of data passed in memory are."""
     files = (path for name in FILES for path in getattr(data, name))
     return any(Path(path).is_relative_to(folder) for path in files)
 
 
 def _moved(asked: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings with paths to in-memory data that do not depend on the run folder, so
-    that settings can be compared after a run was moved."""
+    """Return the settings with paths of in-memory data that do not depend on the run folder.
+    Settings can then be compared even if the run was moved."""
     return {
         key: [_in_run(one) for one in value] if isinstance(value, list) else value
         for key, value in asked.items()
@@ -82,15 +83,16 @@ class RunFolder:
         self.path = path
         self.config = path / CONFIG
         self._lock = -1
-        """File descriptor of the locked folder. It stays valid if the folder is removed."""
+        """File descriptor of the locked folder, which stays valid if the folder is removed; −1 if
+        it is not locked."""
 
         self._created: list[Path] = []
         """Folders created by this object, innermost first."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Context that creates and locks the folder. If an error rejects the run, a folder created
-        here is removed."""
+        """Context that creates and locks the folder. If an error rejects the run, folders created
+        here are removed."""
         try:
             self._take()
             yield
@@ -101,7 +103,7 @@ class RunFolder:
             self._leave()
 
     def exists(self) -> bool:
-        """Whether the locked folder still exists under its name."""
+        """Return whether the locked folder still exists under its name."""
         try:
             return os.path.samestat(self.path.stat(), os.fstat(self._lock))
         except OSError:
@@ -149,7 +151,8 @@ class RunFolder:
             pass
 
     def _obstacle(self) -> str:
-        """Describe what prevents the folder, or a folder above it, from being created."""
+        """Return a description of what prevents the folder, or a folder above it, from being
+        created."""
         for path in (self.path, *self.path.parents):
             if path.is_file():
                 return f"{path} is a file"
@@ -165,8 +168,10 @@ class RunFolder:
         self._lock = -1
 
     def check(self, settings: RunSettings, restart: bool) -> None:
-        """Raise an error if the folder contains anything other than this run. `restart` removes the
-        old run first."""
+        """Raise an error if the folder contains anything other than this run.
+
+        `restart`: remove the old run first.
+        """
         foreign = self._foreign()
         is_run = self.config.is_file() if not restart else self._names_a_task()
         if any("/" in name for name in foreign) or (foreign and not is_run):
@@ -183,8 +188,10 @@ class RunFolder:
             self._check_same(settings)
 
     def _check_same(self, settings: RunSettings) -> None:
-        """Raise an error if the settings differ from those of the stored run. Different folders of
-        the data files are allowed: the files may have been moved."""
+        """Raise an error if the settings differ from those of the stored run.
+
+        Data files may be in different folders, because they may have been moved.
+        """
         asked = settings.asked
         before = self.stored(settings.task).asked
         changed = differences(_moved(before), _moved(asked))
@@ -215,14 +222,16 @@ class RunFolder:
             return False
 
     def _differs_only_in_folders(self, before: Overrides, asked: Overrides) -> bool:
-        """Whether only the folders of the data files differ, and the prepared data is gone. The
-        data is then prepared again, and its fingerprint decides whether it is the same."""
+        """Return whether only the folders of the data files differ, and the prepared data is gone.
+
+        In that case the data is prepared again, and its fingerprint decides whether it is the same.
+        """
         is_gone = not (self.path / "data" / MANIFEST).exists()
         names = asked.with_names(FILE_KEYS, file_name)
         return is_gone and not differences(_moved(before), _moved(names))
 
     def stored(self, task: str) -> Resolved:
-        """Load the settings of the stored run, which must be of this task."""
+        """Load the settings of the stored run. Raises an error if it is of another task."""
         way_out = f"Choose another {Option('out')}, or start over with {Option('restart', True)}."
         try:
             found = parse(read_text(self.config), self.config).get("task", "none")
@@ -240,7 +249,7 @@ class RunFolder:
             return False
 
     def _foreign(self) -> list[str]:
-        """List files that do not belong to a run, also inside its subfolders."""
+        """Return the files that do not belong to a run, including those in its subfolders."""
         found = []
         for path in sorted(self.path.iterdir()):
             if path.name not in OWN:

@@ -1,7 +1,7 @@
-"""Learning-rate schedules: pure functions of the number of the step, which counts from 1.
+"""Learning-rate schedules, which are pure functions of the step number, counted from 1.
 
-Every schedule rises linearly to its peak at step `warmup`; schedules differ after that. Those that
-decay to zero would reach it one step after the last, so that no step is wasted.
+Every schedule rises linearly to its peak at step `warmup`; schedules differ after that. Schedules
+that decay to zero reach it one step after the last step, so that no step is wasted.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from collections.abc import Callable
 from headway.settings.train import FLOOR_SCHEDULES, ResolvedTrain
 
 PEAK = 1e-3
-"""Default peak learning rate: the default of Adam (Kingma and Ba 2015), for schedules without a
-formula for the peak."""
+"""Default peak learning rate, for schedules without a formula for the peak. It is the default of
+Adam (Kingma and Ba 2015)."""
 
 PAPER_WARMUP = 4000
-"""Warm-up steps in "Attention Is All You Need". Its formula gives a shorter warm-up a higher peak,
-which would be too high to learn anything in a short run."""
+"""Maximum default number of warm-up steps, from "Attention Is All You Need". The formula of that
+paper gives a shorter warm-up a higher peak, which would be too high to learn anything in a short
+run."""
 
 WARMUP_SHARE = {"noam": 2}
 DEFAULT_SHARE = 10
-"""Share of warm-up in short runs: one in this many steps. `noam` is for post-norm models, which
-need a longer one: in a short run, half of the steps was better than a tenth
-(docs/tasks/training.md)."""
+"""Number of steps per step of default warm-up: one tenth of the steps, or half of them for `noam`
+(`WARMUP_SHARE`). `noam` is for post-norm models, which need a longer warm-up. In a short run, half
+of the steps was better than a tenth (docs/tasks/training.md)."""
 
 
 def learning_rate(settings: ResolvedTrain, steps: int, d_model: int) -> Callable[[float], float]:
@@ -43,7 +44,8 @@ def learning_rate(settings: ResolvedTrain, steps: int, d_model: int) -> Callable
 
 
 def warmup_steps(settings: ResolvedTrain, steps: int) -> int:
-    """Number of warm-up steps, at the end of which the learning rate peaks; 1 without warm-up."""
+    """Return the number of warm-up steps, at the end of which the learning rate peaks; 1 without
+    warm-up."""
     if settings.warmup is not None:
         return max(1, settings.warmup)
     share = WARMUP_SHARE.get(settings.schedule, DEFAULT_SHARE)
@@ -51,15 +53,17 @@ def warmup_steps(settings: ResolvedTrain, steps: int) -> int:
 
 
 def schedule_steps(settings: ResolvedTrain) -> int:
-    """Length of the schedule in a run whose number of steps may change. If the requested warm-up is
-    longer than the planned run, the schedule still continues after it."""
+    """Return the length of the schedule in a run whose number of steps may change. It exceeds the
+    warm-up even if the user set a warm-up that is longer than the planned run."""
     steps, warmup = settings.steps, settings.warmup
     return steps if warmup is None or warmup < steps else DEFAULT_SHARE * max(1, warmup)
 
 
 def target_peak(settings: ResolvedTrain, steps: int, d_model: int) -> float:
-    """Learning rate at the end of the warm-up, even if the run is too short to reach it: the user's
-    setting, or else the published value, which is not raised for short runs."""
+    """Return the learning rate at the end of the warm-up, even if the run is too short to reach it.
+
+    It is the user's setting, or else the published value, which is not raised for short runs.
+    """
     if settings.lr is not None:
         return settings.lr
     if settings.schedule == "noam":
@@ -68,15 +72,16 @@ def target_peak(settings: ResolvedTrain, steps: int, d_model: int) -> float:
 
 
 def peak_lr(settings: ResolvedTrain, steps: int, d_model: int) -> float:
-    """Highest learning rate that the run reaches."""
+    """Return the highest learning rate that the run reaches."""
     rate = learning_rate(settings, steps, d_model)
-    # Every schedule rises or stays, then falls: the top is the first step that a fall follows.
+    # Every schedule rises or stays constant, then falls. The peak is the first step that is
+    # followed by a fall.
     top = bisect_left(range(1, steps), True, key=lambda step: rate(step + 1) < rate(step)) + 1
     return rate(top)
 
 
 def schedule_line(settings: ResolvedTrain, steps: int, d_model: int) -> str:
-    """Describe the schedule in one line for the start of a run."""
+    """Return a one-line description of the schedule, for the start of a run."""
     warmup, peak = warmup_steps(settings, steps), peak_lr(settings, steps, d_model)
     text = f"{settings.schedule} schedule, peak learning rate {peak:.3g}"
     if warmup < steps or warmup == 1:
@@ -121,6 +126,6 @@ AFTER_WARMUP: dict[str, Callable[[float, int, int, int], float]] = {
     "constant": _constant,
     "trapezoid": _trapezoid,
 }
-"""Learning rate after the warm-up, as a share of the peak. The functions take the step, and the
-numbers of warm-up steps, of all steps and of cool-down steps. `noam` and `inverse-sqrt` differ only
-in their default peak."""
+"""Learning rate after the warm-up as a fraction of the peak, for each schedule. The arguments are
+the step and the numbers of warm-up steps, of all steps and of cool-down steps. `noam` and
+`inverse-sqrt` differ only in their default peak."""

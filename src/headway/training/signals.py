@@ -1,4 +1,5 @@
-"""Stop signals: finish the step, save, and exit with the code for "run the command again"."""
+"""Stop signals: finish the step, save, and exit with the code that means "run the command
+again"."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ class StopSignal:
     """Context in which SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 set `requested` instead of ending the
     run.
 
-    A second signal ends the process at once: our own process with the exit code 128 plus the number
-    of the signal, and a process of another program (`guest`) with its own signal handler. Signals
-    within `pause` seconds count as one request, because a launcher often repeats a signal that the
-    terminal has already sent. An ignored signal stays ignored: a shell starts background processes
-    with SIGINT ignored, because Ctrl-C is meant for another command.
+    A second signal ends the process at once. Our own process then exits with the code 128 plus the
+    number of the signal; a process of another program (`guest`) runs its own signal handler.
+    Signals within `pause` seconds count as one request, because a launcher often repeats a signal
+    that the terminal has already sent. An ignored signal stays ignored, because a shell starts
+    background processes with SIGINT ignored: Ctrl-C is meant for another command.
     """
 
     NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
@@ -31,7 +32,7 @@ class StopSignal:
     def __init__(self, pause: float = 1.0, *, guest: bool = False) -> None:
         self.requested = False
         self.name = ""
-        """Name of the signal that requested the stop; empty before one did."""
+        """Name of the signal that requested the stop; empty if there was none."""
 
         self._pause = pause
         self._guest = guest
@@ -40,7 +41,8 @@ class StopSignal:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignal:
-        # Python lets only the main thread set handlers; elsewhere `requested` stays False.
+        # Python lets only the main thread set signal handlers. In other threads, `requested` stays
+        # False.
         if threading.current_thread() is threading.main_thread():
             heard = [n for n in self.NUMBERS if signal.getsignal(n) is not signal.SIG_IGN]
             self._before = {n: signal.signal(n, self._receive) for n in heard}
@@ -53,7 +55,7 @@ class StopSignal:
         trace: TracebackType | None,
     ) -> None:
         for number, handler in self._before.items():
-            # None: the handler was not set by Python and cannot be restored from here.
+            # None means that the handler was not set by Python, so it cannot be restored from here.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._before = {}
 
@@ -65,7 +67,7 @@ class StopSignal:
     @contextmanager
     def immediate(self) -> Iterator[None]:
         """Context for work without results to save, such as reading data. A signal raises `Stopped`
-        immediately, and an earlier one raises it on entry."""
+        immediately, and an earlier signal raises it on entry."""
         self._raises = True
         try:
             self.check()
@@ -92,8 +94,8 @@ class StopSignal:
 
 
 def _leave(code: int) -> None:
-    """Exit without clean-up, which might hang. The cursor, which a progress bar may have hidden, is
-    shown again."""
+    """Exit without clean-up, which might hang. Before that, show the cursor, which a progress bar
+    may have hidden."""
     if sys.stderr.isatty():
         os.write(2, b"\x1b[?25h\n")
     os._exit(code)

@@ -28,10 +28,12 @@ MANIFEST = "manifest.json"
 class Manifest:
     step: int
     best: int | None
-    """Step of the best checkpoint at the time of writing; it may be this one."""
+    """Step of the best checkpoint at the time of writing, which may be this one. None: no
+    checkpoint was evaluated yet."""
 
     passing: bool
-    """Whether the checkpoint is temporary: saved on a stop, between regular checkpoints."""
+    """Whether the checkpoint is temporary, because it was saved when training was stopped, between
+    regular checkpoints."""
 
     files: Mapping[str, Mapping[str, Any]]
     """Size (`size`) and checksum (`sha256`) of each file, by file name."""
@@ -45,12 +47,12 @@ class Manifest:
         return cls(files={name: identity(folder / name) for name in names}, **facts)
 
     def text(self) -> str:
-        """JSON text that ends with the SHA-256 of everything before it."""
+        """Return the JSON text, which ends with the SHA-256 of everything before it."""
         return seal_json(json.dumps(asdict(self), indent=1))
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read a manifest; an error unless it is byte for byte what `Manifest.text` wrote."""
+    """Read a manifest. Raises an error unless it is byte for byte what `Manifest.text` returned."""
     text = (folder / MANIFEST).read_bytes()
     try:
         values = json.loads(text)
@@ -64,8 +66,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def verify(folder: Path, only: Iterable[str] | None = None) -> Manifest:
-    """Check the files of the manifest against their checksums: all of them, or those named in
-    `only`."""
+    """Check files of the manifest against their checksums.
+
+    `only`: names of the files to check. None: all files.
+    """
     manifest = read_manifest(folder)
     for name, promised in manifest.files.items():
         if only is not None and name not in only:
@@ -76,8 +80,8 @@ def verify(folder: Path, only: Iterable[str] | None = None) -> Manifest:
 
 STATE = "state.json"
 WEIGHTS = ("model", "ema")
-"""Names of the files with weights: the model, and its running average, which is preferred for use.
-Their tensors must be finite."""
+"""Names of the files with weights: `model`, and `ema` for its moving average, which is preferred
+for use. Their tensors must be finite."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +90,19 @@ class Snapshot:
 
     step: int
     tensors: dict[str, dict[str, Tensor]]
-    """Tensors by file: "model" (each weight once), "optimizer", "ema", and any others."""
+    """Tensors by name, for each file: "model" (each shared weight once), "optimizer", "ema", and
+    any others."""
 
     state: dict[str, Any]
-    """State stored as JSON: floats are restored exactly, tuples become lists."""
+    """State that is stored as JSON. Floats are restored exactly, but tuples become lists."""
 
     transient: bool = False
-    """Whether it was saved on a stop, between regular checkpoints. Known only after reading."""
+    """Whether the snapshot was saved when training was stopped, between regular checkpoints. It is
+    set only by `read_snapshot`."""
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot, *, best: int | None, passing: bool) -> None:
-    """Create the folder, write all files and sync them to disk."""
+    """Create the checkpoint folder, write all files and sync them to disk."""
     state = json.dumps(snapshot.state)
     folder.mkdir()
     (folder / STATE).write_bytes(state.encode())
@@ -113,7 +119,7 @@ def write_snapshot(folder: Path, snapshot: Snapshot, *, best: int | None, passin
 
 
 def read_snapshot(folder: Path, manifest: Manifest) -> Snapshot:
-    """Read the snapshot of a verified folder."""
+    """Read the snapshot of a checkpoint folder that has been verified."""
     try:
         tensors = {
             name.removesuffix(".safetensors"): load_file(folder / name)
@@ -129,8 +135,8 @@ def read_snapshot(folder: Path, manifest: Manifest) -> Snapshot:
 def not_finite(tensors: Mapping[str, Mapping[str, Tensor]]) -> str | None:
     """Return the name of the first weight with a NaN or an infinity; None if all are finite.
 
-    A finite sum has finite terms, so one pass without a copy and with a single synchronisation is
-    nearly always enough.
+    A sum is finite only if its terms are. One pass without a copy and with a single synchronization
+    is therefore nearly always enough.
     """
     named = [
         (name, tensor)
@@ -147,7 +153,7 @@ def not_finite(tensors: Mapping[str, Mapping[str, Tensor]]) -> str | None:
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors that do not share memory, as safetensors requires."""
+    """Return the tensors without shared memory, which safetensors does not support."""
     seen: set[int] = set()
     own = {}
     for name, tensor in tensors.items():

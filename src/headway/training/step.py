@@ -1,4 +1,4 @@
-"""One optimiser step from any number of micro-batches, with CUDA graphs where possible.
+"""One optimizer step from any number of micro-batches, with CUDA graphs where possible.
 
 Every micro-batch adds its summed loss divided by the number of targets of the whole step. The
 gradient therefore does not depend on the micro-batches or on the number of ranks. A step whose loss
@@ -23,15 +23,15 @@ from headway.training.tensor_lists import add_, scale_, zero_
 
 @dataclass(frozen=True)
 class ScaledBatch:
-    """Batch with the factor that its summed loss is multiplied by, both as tensors that a CUDA
-    graph can read."""
+    """Batch and the factor that its summed loss is multiplied by. The factor is a tensor, so that a
+    CUDA graph can read it."""
 
     batch: Any
     scale: Tensor
 
 
 class Step:
-    """Accumulates gradients: `add` each micro-batch, then `finish` the step."""
+    """Optimizer step with gradient accumulation: call `add` for each micro-batch, then `finish`."""
 
     def __init__(
         self,
@@ -48,17 +48,17 @@ class Step:
         self.weights = [p for p in model.parameters() if p.requires_grad]
         device = ranks.device
         self.totals = torch.zeros(2, device=device, dtype=torch.float64)
-        """Loss and negative log-likelihood of this step, as means over its targets."""
+        """Loss and negative log-likelihood of the current step, as means over its targets."""
 
         self.logged = torch.zeros(3, device=device, dtype=torch.float64)
         """Loss, negative log-likelihood and gradient norm of the last finished step."""
 
         self.bad = torch.zeros(2, device=device, dtype=torch.int64)
-        """Number of steps skipped in a row up to now, and in total."""
+        """Number of consecutive skipped steps up to now, and number of skipped steps in total."""
 
         self.skip = torch.zeros((), device=device)
         self.sums: list[Tensor] = []
-        """Gradients summed over the micro-batches, if these run as CUDA graphs."""
+        """Gradients summed over the micro-batches. Used only with CUDA graphs; otherwise empty."""
 
         self._compute: Callable[[ScaledBatch], Any] | None = None
         self._update: Callable[[], object] | None = None
@@ -75,7 +75,7 @@ class Step:
         self._compute(scaled)
 
     def finish(self, lr: float) -> None:
-        """Update the weights, or only count the step if its loss or gradient is not finite."""
+        """Update the weights. If the loss or gradient is not finite, only count the step."""
         set_lr(self.optimizer, lr)
         gradients = self.sums if self.use_cuda_graph else self._gradients()
         self.ranks.sum_([*gradients, self.totals])
@@ -123,10 +123,10 @@ class Step:
             tensor.copy_(copy)
         for tensor in [*self._everything(), *self.sums]:
             if id(tensor) not in known:
-                tensor.zero_()  # the initial state of an optimiser is zero
+                tensor.zero_()  # the initial state of an optimizer is zero
 
     def _capture(self, example: ScaledBatch) -> None:
-        """Warm up, capture the CUDA graphs, and restore all weights and optimiser state."""
+        """Warm up, capture the CUDA graphs, and restore all weights and optimizer state."""
         before = self._everything()
         copies = [tensor.detach().clone() for tensor in before]
         self.sums = [torch.zeros_like(weight) for weight in self.weights]
@@ -140,7 +140,7 @@ class Step:
             self._put_back(before, copies)
 
     def _everything(self) -> list[Tensor]:
-        """Tensors that a step changes: weights, optimiser state and counters."""
+        """Return all tensors that a step changes: weights, optimizer state and counters."""
         states = [
             value
             for state in self.optimizer.state.values()
@@ -156,7 +156,8 @@ class Step:
         return self.totals
 
     def _graph_step(self, _: ScaledBatch) -> Tensor:
-        """Update the weights without a synchronisation: the optimiser reads whether to skip."""
+        """Update the weights without a synchronization. The optimizer reads on the device whether
+        to skip the step."""
         for weight, total in zip(self.weights, self.sums, strict=True):
             weight.grad = total
         norm = torch.nn.utils.get_total_norm(self.sums)
@@ -180,6 +181,7 @@ class Step:
 
 
 def _reads_found_inf(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether the optimiser skips a step if `found_inf` is 1, as torch's fused Adam does."""
+    """Return whether the optimizer skips a step if `found_inf` is 1, as PyTorch's fused Adam
+    does."""
     fused = all(group.get("fused") for group in optimizer.param_groups)
     return fused and isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW)

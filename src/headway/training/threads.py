@@ -12,24 +12,26 @@ import torch.nn.functional as F
 from headway.training.budget import Journal
 
 BUSY = 0.5
-"""Load by other programs, in running processes, from which it is worthwhile to measure the best
-number of threads."""
+"""Load by other programs, in running processes, from which it is worthwhile to measure which number
+of threads is fastest."""
 
 ROUNDS, WORK = 3, 12
-"""Rounds of a measurement, and layers of work in each timing: enough for a comparison, in a
-fraction of a second."""
+"""Number of rounds of a measurement, and number of feed-forward layers in each timing. They are
+enough for a comparison, and take a fraction of a second."""
 
 GAIN = 1.15
-"""Least speed-up for which fewer threads are used: other programs disturb the measurement."""
+"""Minimum speed-up for which fewer threads are used. Smaller differences may be noise from other
+programs."""
 
 
 def threads_here(
     now: Callable[[], float] = time.perf_counter,
     load: Callable[[], float] = lambda: os.getloadavg()[0],
 ) -> int:
-    """Return the fastest number of threads now: all of torch's threads, or fewer on a busy machine.
+    """Return the number of threads that is fastest now: all of PyTorch's threads, or fewer on a
+    busy machine.
 
-    If OMP_NUM_THREADS is set, it is not changed.
+    If OMP_NUM_THREADS is set, the number of threads is not changed.
     """
     most = torch.get_num_threads()
     if most == 1 or "OMP_NUM_THREADS" in os.environ or load() < BUSY:
@@ -38,7 +40,8 @@ def threads_here(
 
 
 def fastest_threads(most: int, now: Callable[[], float] = time.perf_counter) -> int:
-    """Return the fastest of `most`, half as many and one thread. Torch's number is restored."""
+    """Return which number of threads is fastest: `most`, half as many, or one. PyTorch's setting is
+    restored afterwards."""
     before = torch.get_num_threads()
     try:
         return fastest([most, max(1, most // 2), 1], torch.set_num_threads, _some_work, now)
@@ -47,11 +50,11 @@ def fastest_threads(most: int, now: Callable[[], float] = time.perf_counter) -> 
 
 
 CHECK_S = 60.0
-"""Seconds between two readings of the load, which is an average over one minute."""
+"""Number of seconds between two readings of the load, which the system averages over one minute."""
 
 
 class ThreadPlan:
-    """Number of threads of a CPU training, measured again when the machine's load changes.
+    """Number of threads of a training run on a CPU, measured again when the machine's load changes.
 
     The number of threads changes how sums are rounded. Every change is therefore in the journal
     before the first step that it affects, and a resumed run repeats the recorded changes.
@@ -73,11 +76,12 @@ class ThreadPlan:
         self.recorded = {0: first, **journal.threads}
         self.checked = now()
         self.measured_at: float | None = None
-        """Load by other programs, in processes, at the last measurement; None before the first."""
+        """Load by other programs, in running processes, at the last measurement; None before the
+        first."""
 
     def update(self, step: int) -> bool:
-        """Set the number of threads for the next step. Returns True if the time for a measurement
-        was spent."""
+        """Set the number of threads for the next step. Return True if it was measured, which takes
+        time."""
         last = max(self.recorded)
         threads = self.recorded[max(one for one in self.recorded if one <= step)]
         if torch.get_num_threads() != threads:
@@ -97,9 +101,11 @@ class ThreadPlan:
         return True
 
     def _has_changed(self, others: float, threads: int) -> bool:
-        """Whether a measurement may give another number of threads. It may if the load has changed
-        by a core since the last one. Before the first measurement, it may if the load does not fit
-        the present number."""
+        """Return whether a measurement may give another number of threads.
+
+        It may if the load has changed by a core since the last measurement. Before the first one,
+        it may if the load does not fit the present number.
+        """
         if self.measured_at is not None:
             return abs(others - self.measured_at) >= 1.0
         return (others >= BUSY) == (threads == self.most)
@@ -111,9 +117,11 @@ def fastest(
     work: Callable[[], object],
     now: Callable[[], float],
 ) -> int:
-    """Return the number of threads that is fastest for this work, or the first number if the
-    gain of the others is below `GAIN`. The numbers take turns, so that disturbances affect all
-    of them."""
+    """Return the number of threads that is fastest for some work. If the gain over the first number
+    is below `GAIN`, return the first.
+
+    The numbers take turns, so that disturbances affect all of them.
+    """
     spent = dict.fromkeys(numbers, 0.0)
     for _ in range(ROUNDS):
         for number in spent:
@@ -127,7 +135,7 @@ def fastest(
 
 
 def _some_work() -> None:
-    """Run work like that of a small model: large matrix products with small operations between
+    """Run work that resembles a small model: large matrix products with small operations between
     them."""
     x_ND = torch.ones(512, 256)
     w_DF = torch.ones(256, 512) / 256

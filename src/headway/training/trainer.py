@@ -1,4 +1,5 @@
-"""A model with its objective, optimiser and loop, and the choice of the final weights."""
+"""Trainer, which combines a model with its objective, optimizer and loop, and the choice of the
+final weights."""
 
 from __future__ import annotations
 
@@ -58,20 +59,20 @@ from headway.training.step import Step
 from headway.training.threads import ThreadPlan
 
 COMPILE_S = 60.0
-"""Approximate duration of compiling a model in seconds. By default, only runs several times as long
-are compiled."""
+"""Approximate duration of compiling a model in seconds. By default, a model is compiled only for
+runs that take several times as long."""
 
 
 LATE = 0.6
-"""Share of the steps after which the best evaluation suggests that more steps may help."""
+"""Fraction of the steps after which the best evaluation suggests that more steps may help."""
 
 CELLS = 8
-"""Largest size of a padded grid, in positions per token of the batch. With more padding, a CUDA
-graph has no benefit."""
+"""Maximum size of a padded batch, as a multiple of its number of tokens, for layers that need
+padding in a CUDA graph. With more padding, the graph does not save time."""
 
 
 class Trainer:
-    """A model with everything that trains it: objective, loss, teacher and optimiser."""
+    """Model with everything that trains it: objective, loss, teacher and optimizer."""
 
     def __init__(
         self,
@@ -84,16 +85,21 @@ class Trainer:
         own: Mapping[str, CustomMetric] | None = None,
         by: str = "",
     ) -> None:
-        """`note`: called with lines about the initial weights; None if the weights come from a
-        checkpoint. `compiled`: compile the model if that saves time; in a trial it does not. `own`:
-        user-defined metrics. `by`: the one that selects the best weights."""
+        """Build the model and its optimizer.
+
+        `note`: called with lines about the initial weights; None if the weights come from a
+        checkpoint. `compiled`: compile the model if that saves time, which it does not in a trial.
+        `own`: user-defined metrics. `by`: name of the user-defined metric that selects the best
+        weights; empty: a metric of the task does.
+        """
         self.settings, self.prepared, self.ranks = settings, prepared, ranks
         train, device = settings.train, ranks.device
         self.objective: Objective[Any] = with_metrics(
             make_task(spec_of(settings)).objective(settings, prepared), own or {}, by
         )
         self.no_graph_reason = self._why_no_graph() if device.type == "cuda" else ""
-        """Reason why steps on a GPU run without a CUDA graph; empty if they use one."""
+        """Reason why steps on a GPU run without a CUDA graph. Empty if they use one, and on a
+        CPU."""
         self.use_cuda_graph = device.type == "cuda" and not self.no_graph_reason
         self.model = build_model(settings.model, device=device, seed=train.seed)
         if note is not None:
@@ -127,8 +133,8 @@ class Trainer:
         *,
         careful: bool = True,
     ) -> dict[str, Any]:
-        """Compare a student with its teacher: size, speed and scores. Empty for models that are not
-        students, and if there is no time for any examples."""
+        """Compare a student with its teacher: size, speed and scores. The result is empty for
+        models that are not students, and if there is no time for a single example."""
         if not self.settings.distil.teacher or examples == 0:
             return {}
         device = self.ranks.device
@@ -143,8 +149,8 @@ class Trainer:
     def _why_no_graph(self) -> str:
         """Return the setting that prevents a CUDA graph for the step; empty if nothing does.
 
-        In a CUDA graph all sequence lengths are read on the device. That needs attention kernels
-        for flat batches; layers that need a padded grid can be used if it is not too large.
+        In a CUDA graph, all sequence lengths are read on the device. This needs attention kernels
+        for flat batches. Layers that need a padded batch can be used if it is not too large.
         """
         train, model = self.settings.train, self.settings.model
         if train.compile == "no":
@@ -170,7 +176,7 @@ class Trainer:
         cells, model_width = fixed.n_sequences * fixed.longest, f"model.d_model={model.d_model}"
         for part in shape.modules():
             if isinstance(part, AdditiveAttention):
-                # It scores all pairs of a padded grid: in a CUDA graph it is half as fast and
+                # It scores all pairs of a padded batch, so in a CUDA graph it is half as fast and
                 # needs twice the memory.
                 return "model.source_attention=additive, which scores every pair of positions"
             on_grid, grid_of = isinstance(part, Recurrence), f"model.body={model.body}"
@@ -196,7 +202,7 @@ class Trainer:
                 f"train.compile=yes does not save time: compiling takes about a minute, and the "
                 f"whole training about {work:.0f} s. Remove train.compile."
             )
-        # On a CPU compiling takes minutes and gains nothing: compile only on request.
+        # On a CPU, compiling takes minutes and gains nothing, so compile only on request.
         return train.compile == "yes" or (self.use_cuda_graph and work > 3 * COMPILE_S)
 
     def compile(self) -> None:
@@ -250,8 +256,8 @@ class Trainer:
         )
 
     def time(self, for_s: float, now: Callable[[], float] = time.monotonic) -> plan.Timing:
-        """Measure real steps and an evaluation of a few examples. The weights change, so this
-        object cannot be used for training afterwards."""
+        """Measure real steps and an evaluation of a few examples, and return their durations. The
+        weights change, so this object cannot be used for training afterwards."""
         train = self.settings.train
         micro = part_tokens(train.micro_tokens, train.batch_tokens, self.ranks)
         fixed = self.objective.fixed(micro) if self.use_cuda_graph else None
@@ -310,11 +316,11 @@ class Trainer:
 
 def load_final_weights(worker: Trainer, loop: Loop) -> dict[str, Any]:
     """Load the final weights into the model: the best checkpoint, or the average of the newest
-    ones.
+    ones. Return facts for the log, and in `lines` text to print.
 
     The weights of the last step, in memory, are another candidate if their checkpoint could not be
     saved or the best checkpoint is missing. Otherwise they would be lost in favour of an old
-    checkpoint. In the result, `lines` are printed and the rest is logged.
+    checkpoint.
     """
     checkpoints, objective = loop.checkpoints, loop.objective
     best = checkpoints.best_path()
@@ -403,8 +409,8 @@ def load_final_weights(worker: Trainer, loop: Loop) -> dict[str, Any]:
 
 
 def late_facts(loop: Loop, result: Scores) -> dict[str, Any]:
-    """Return the results that take long to compute, without empty ones. Empty if the budget has no
-    time left."""
+    """Return the results that take long to compute, without empty ones. There are none if the
+    budget has no time left."""
     if loop.budget is not None and loop.budget.left_s <= 0.0:
         return {}
     with loop.log.stage("training baselines on fewer labels"):
@@ -412,7 +418,7 @@ def late_facts(loop: Loop, result: Scores) -> dict[str, Any]:
 
 
 def baselines_in_time(loop: Loop, result: Scores) -> Baselines:
-    """Return the baselines of the final model; empty if the budget has no time left."""
+    """Return the baselines of the final model. There are none if the budget has no time left."""
     if loop.budget is not None and loop.budget.left_s <= 0.0:
         return {}
     with loop.log.stage("computing baselines"):
@@ -424,14 +430,17 @@ class CandidateComparison(NamedTuple):
     winner: str
     weights: dict[str, Tensor] | None
     result: Scores | None = None
-    """Scores of the winner, if there was a comparison."""
+    """Scores of the winner; None if there was no comparison."""
 
 
 def without_comparison(
     loop: Loop, candidates: Mapping[str, Callable[[], dict[str, Tensor]]], best: Path | None
 ) -> CandidateComparison:
-    """Choose the final weights without a comparison: the best checkpoint, or the last step if it
-    was better but could not be saved. Its score is that from training, if it has one."""
+    """Choose the final weights without a comparison.
+
+    They are the best checkpoint, or the last step if it was better but could not be saved. The
+    score is that from training, if there is one.
+    """
     state, metric, scores = loop.state, loop.objective.metric, {}
     unsaved = "last step" in candidates and state.best_step == state.step
     if best is None or unsaved:
@@ -452,7 +461,7 @@ def compare_candidates(
     final: Final | None,
     deadline: float | None,
 ) -> CandidateComparison | None:
-    """Evaluate the candidates and return the comparison with the best one; None if the deadline
+    """Evaluate the candidates and return the comparison with the best one. None: the deadline
     passed."""
     scores: dict[str, dict[str, float]] = {}
     found = CandidateComparison(scores, "last step", None)
