@@ -29,7 +29,8 @@ def average(
 ) -> None:
     """Average the weights of the last checkpoints of a run.
 
-    The result replaces model.safetensors in RUN, or goes to a new folder (--out)."""
+    The result replaces model.safetensors in RUN, or is written to a new folder (--out).
+    """
     if best and last is not None:
         raise UserError(
             "--best and --last cannot be combined: --best uses one checkpoint, and --last averages "

@@ -1,7 +1,5 @@
-"""Shell completion: tasks, runs, recipes, presets and settings.
-
-Nothing here imports torch, so that completions appear at once.
-"""
+"""Shell completion of tasks, runs, recipes, presets and settings. Nothing here imports torch, so
+completions appear immediately."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ Complete = Callable[[str], list[str]]
 
 
 def runs(incomplete: str) -> list[str]:
-    """Complete names of runs, and folders that contain runs."""
+    """Return completions for the names of runs, and for folders that contain runs."""
     names = [*shipped_names(), *(path.name for path in runs_in(RUNS))]
     *before, last = incomplete.split(",")  # several answer together
     found = [name for name in names if name.startswith(last)]
@@ -44,7 +42,7 @@ def recipes(incomplete: str) -> list[str]:
 
 
 def models(incomplete: str) -> list[str]:
-    """Complete names of presets and runs."""
+    """Return completions for the names of presets and runs."""
     return [*_starting(_presets(), incomplete), *runs(incomplete)]
 
 
@@ -53,7 +51,7 @@ def families(incomplete: str) -> list[str]:
 
 
 def of_value(takes: str) -> Complete | None:
-    """Return the completion function for an option with this metavar; None lets the shell complete
+    """Return the completion function for an option with this metavar. None lets the shell complete
     files."""
     if takes.split("|")[0] == "RUN":
         return runs
@@ -63,7 +61,7 @@ def of_value(takes: str) -> Complete | None:
 
 
 def to_train(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete a task, then files and the settings of that task."""
+    """Return completions for a task, then for files and the settings of that task."""
     words = _words(ctx)
     task = next((word for word in words if word in (*SPECS, *ALIASES)), None)
     if task is None and not words and not ctx.params.get("recipe"):
@@ -72,13 +70,16 @@ def to_train(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def to_ask(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete files and decoding settings after a run."""
+    """Return completions for files and decoding settings, which follow a run."""
     return settings(_words(ctx), incomplete, dict(_leaves(SETTINGS["decode"], "decode")))
 
 
 def settings(words: list[str], incomplete: str, leaves: dict[str, Any]) -> list[str]:
-    """Complete `key=value` words. bash splits words at `=`: for `train.lr=1` it completes `1` after
-    the words `train.lr` and `=`. Other shells complete the whole word."""
+    """Return completions for `key=value` words.
+
+    bash splits words at `=`: for `train.lr=1`, it completes `1` after the words `train.lr` and `=`.
+    Other shells complete the whole word.
+    """
     alone = words[-2] if words[-1:] == ["="] and len(words) > 1 else (words or [""])[-1]
     if alone in leaves:
         return _starting(_values(alone, leaves[alone]), incomplete)
@@ -101,7 +102,7 @@ def _starting(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _paths(incomplete: str) -> list[str]:
-    """Return the paths that start with an incomplete one."""
+    """Return the paths that start with an incomplete path."""
     folder, slash, start = incomplete.rpartition("/")
     there = Path(f"{folder}{slash}")
     names = sorted(path.name for path in there.iterdir()) if there.is_dir() else []
@@ -127,7 +128,8 @@ def _presets() -> list[str]:
 
 
 def _of_training(task: str | None) -> Iterator[tuple[str, Any]]:
-    """Return the settings that a run of the task reads, with their types and defaults."""
+    """Yield the settings that a run of the task reads: dotted key, and a pair of type and default
+    value. None: the settings of all tasks."""
     named = task in SPECS or (task in ALIASES and bool(ALIASES[task].task))
     spec = spec_of(task) if task and named else None
     for section, cls in SETTINGS.items():
@@ -144,7 +146,8 @@ def _of_training(task: str | None) -> Iterator[tuple[str, Any]]:
 
 
 def _leaves(cls: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys with their types and default values."""
+    """Yield the dotted key of each setting in a class, with a pair of its type and default
+    value."""
     usual = cls()
     hints = setting_types(cls)
     for one in fields(cls):
@@ -156,7 +159,8 @@ def _leaves(cls: Any, where: str) -> Iterator[tuple[str, Any]]:
 
 
 def _values(key: str, leaf: tuple[Any, Any]) -> list[str]:
-    """Return all values of a choice or boolean; for other types the default, as an example."""
+    """Return all values of a choice or boolean. For other types, return the default as an
+    example."""
     if key == "model.preset":
         return _presets()
     hint, usual = leaf

@@ -1,4 +1,4 @@
-"""The positional arguments of commands: a task or runs, files, and settings."""
+"""Positional arguments of commands: a task or runs, files, and settings."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from headway.tasks import engines
 COLUMNS = tuple(
     f"data.{name}_field" for name in ("text", "other", "label", "source", "target", "path")
 )
-"""Settings that name the columns of a file, needed if the names differ from the training data."""
+"""Settings that name columns of a file. They are needed if the names differ from those in the
+training data."""
 
 BAD = "data.on_bad_row"
-"""Setting that decides whether unreadable lines stop the command or are answered as empty lines.
-When scoring, lines are never skipped."""
+"""Setting that decides whether unreadable lines stop the command or get an empty answer. It is
+rejected when scoring, because scores cover every line."""
 
 RunArgument = Annotated[
     str,
@@ -99,14 +100,15 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def run_folders(run: str, more: Sequence[str] = ()) -> list[Path]:
-    """Return the folders of runs. `a,b` is an ensemble of two runs, unless a folder has that
-    name."""
+    """Return the folders of the given runs. `a,b` is an ensemble of two runs, unless a folder has
+    that name."""
     names = [run] if Path(run).is_dir() else run.split(",")
     return [run_folder(name.strip()) for name in [*names, *more]]
 
 
 def settings_of(folder: Path, words: Sequence[str], decode: Mapping[str, Any]) -> Resolved:
-    """Return the settings of a run, changed by options and then by `decode.key=value` words."""
+    """Return the settings of a run, changed first by options and then by `decode.key=value`
+    words."""
     options = Overrides.from_flags({f"decode.{name}": value for name, value in decode.items()})
     if "beam" in decode and "sample" not in decode:
         # `--beam` selects beam search, even if the run samples by default.
@@ -117,15 +119,15 @@ def settings_of(folder: Path, words: Sequence[str], decode: Mapping[str, Any]) -
 
 
 def files_and_settings(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split words into files and settings for a command that uses a trained model, and check the
-    settings."""
+    """Return the files and the settings among the words, for a command that uses a trained model.
+    Raise an error for settings that such a command does not accept."""
     files, overrides = split_words(words)
     check_settings([word for word in overrides if key_of(word) != BAD])
     return files, overrides
 
 
 def check_settings(words: Sequence[str]) -> None:
-    """Raise `ConfigError` for settings that a trained model does not read."""
+    """Raise `ConfigError` for settings that neither control decoding nor name columns."""
     for word in words:
         if key_of(word) == BAD:
             raise ConfigError(
@@ -170,7 +172,8 @@ def check_engine(name: str, device: str, *, int8: bool = False) -> None:
 
 
 def text_files(files: Sequence[str]) -> list[str]:
-    """Expand text files, glob patterns and folders, as `train` does. Default: standard input."""
+    """Return the text files that paths, glob patterns and folders stand for, as `train` reads them.
+    Without arguments, return standard input (`-`)."""
     from headway.data.files import STDIN, parts
 
     # A text that ends with a question mark looks like a glob pattern, too.
@@ -190,7 +193,7 @@ def text_files(files: Sequence[str]) -> list[str]:
 
 
 def check_alone(files: Sequence[str], named: Mapping[str, Any]) -> None:
-    """Raise an error if positional files do not exist, or if an option names files, too."""
+    """Raise an error if a positional file does not exist, or if options name files as well."""
     if files and named:
         raise UserError(
             f"--{next(iter(named))} cannot be combined with a file ({files[0]}). Give one of them."
@@ -209,8 +212,8 @@ def _is_text(word: str) -> bool:
 def media_files(
     settings: RunSettings, files: Sequence[str], texts: Sequence[str] | None
 ) -> list[str] | None:
-    """Return the input files of a run on media. An empty list means that standard input has their
-    paths; None, that the run reads text."""
+    """Return the input files for a run that reads media. Empty if their paths come from standard
+    input; None if the run reads text."""
     if spec_of(settings).is_text:
         return None
     if texts:

@@ -1,4 +1,5 @@
-"""`headway export`: write a run for another program and prove that both compute the same."""
+"""`headway export`: convert a run for another program, and check that both give the same
+outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`headway factors`: dictionary learning, the directions that hidden states are sums of."""
+"""`headway factors`: dictionary learning, which decomposes hidden states into sums of feature
+directions."""
 
 from __future__ import annotations
 
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
     from headway.inside.measure.features.dictionary import FeatureDictionary
 
 TELLING = 10
-"""Number of features listed on the terminal, about half a screen. The folder contains all of
+"""Number of features listed on the terminal, about half a screen. The output folder contains all of
 them."""
 
 CONTEXT = 7
-"""Number of tokens that the table shows before the strongest activation, so that a row fits the
-terminal."""
+"""Number of tokens that the table shows before the strongest activation. It is small enough for a
+line of the terminal."""
 
 
 FLAGS = (

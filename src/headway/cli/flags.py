@@ -1,8 +1,10 @@
-"""Command-line options that depend on the task, generated from the specs of tasks and settings.
+"""Command-line options that depend on the task, generated from the task table and the settings
+classes.
 
-A command function has parameters for the options of every task. The other options that were given
-reach it in `named`. All options are parsed, so that each mistake gets a specific error. The help
-shows those that apply to the run or task that is the first argument.
+A command function has parameters for the options of all tasks that it handles itself. Any other
+options that were given are passed to it as `named`. All options are parsed, so that each mistake
+gets a specific error. The help shows only the options that apply to the run or task in the first
+argument.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 OptionValues = Mapping[str, Any]
-"""Options that were given, by name."""
+"""Type of the options that were given: values by name."""
 
 FlagSection = Literal["columns", "files", "answers", "decoding", "scores", "page", "cases"]
 
@@ -72,18 +74,18 @@ class Flag:
     help: str
     section: FlagSection
     fits: Callable[[Spec], bool]
-    """Function that returns whether the option applies to a row of the task table."""
+    """Function from a row of the task table to whether the option applies to it."""
 
     takes: str = ""
-    """Metavar in the help: the kind of value that the option takes."""
+    """Metavar in the help: a placeholder for the value that the option takes."""
 
     type: Any = str
     several: bool = False
 
     @property
     def key(self) -> str:
-        """Name of the parameter. The prefix avoids clashes: `with` is a Python keyword, and
-        commands have a parameter `words`."""
+        """Name of the function parameter for the option. The prefix avoids clashes: `with` is a
+        Python keyword, and commands have a parameter `words`."""
         return f"said_{self.name}"
 
     @property
@@ -130,12 +132,12 @@ HELP = {
     "words": "Column of the words (a list).",
     "tags": "Column of the tags, one per word.",
 }
-"""Help texts of the options that name columns. Some of them name files if FILES is missing."""
+"""Help texts of the options that name columns. Without FILES, some of these options name files."""
 
 
 def _columns() -> tuple[Flag, ...]:
-    """Return one option for each column that a task reads. A column of media paths is named after
-    its modality: `--image`, `--video`, `--audio`."""
+    """Return one option for each column that tasks read. A column of media paths is named after its
+    modality: `--image`, `--video`, `--audio`."""
     needs = (need for spec in SPECS.values() for row in spec.rows for need in row.needs)
     fits = {need.name: _has(need.name) for need in needs} | {"text": _has_text}
     del fits["path"]
@@ -216,7 +218,7 @@ DECODING = _of_decoding()
 
 
 def in_sections(named: OptionValues) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split options into decoding settings and the rest."""
+    """Split the given options into decoding settings and other options."""
     names = {flag.name for flag in DECODING}
     decode = {name: value for name, value in named.items() if name in names}
     return decode, {name: value for name, value in named.items() if name not in names}
@@ -246,8 +248,8 @@ class TaskCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
     def _first(self, ctx: Any, args: list[str]) -> str:
-        """Return the first positional argument, which the help needs before the arguments are
-        parsed."""
+        """Return the first positional argument, which the help needs before all arguments are
+        parsed. Empty if there is none."""
         try:
             values = self.make_parser(ctx).parse_args(list(args))[0]
         except UsageError:  # which will be said when that is parsed
@@ -258,7 +260,7 @@ class TaskCommand(TyperCommand):
 
     def _rows(self, first: str) -> tuple[tuple[Spec, ...], Resolved | None]:
         """Return the rows of the task table for the task or run in the first argument, and the
-        settings of the run."""
+        settings of the run. The settings are None for a task."""
         if not self.by_task:
             settings = load_run(first.split(",")[0]) if first else None
             return ((spec_of(settings),) if settings else ()), settings
@@ -267,7 +269,8 @@ class TaskCommand(TyperCommand):
         return ((spec_of(first),) if first in ALIASES and ALIASES[first].task else ()), None
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Complete the options that apply to the task or run."""
+        """Return completions for the options that apply to the task or run in the first
+        argument."""
         rows: tuple[Spec, ...] = ()
         with suppress(UserError):
             rows, _ = self._rows(ctx.meta.get("headway.first", ""))
@@ -276,8 +279,8 @@ class TaskCommand(TyperCommand):
         return [one for one in super().shell_complete(ctx, incomplete) if one.value not in unfit]
 
     def _fits(self, flag: Flag, rows: Sequence[Spec]) -> bool:
-        """Whether the option applies to any of these rows; without rows, whether it applies to all
-        tasks."""
+        """Whether the option applies to any of the given rows. If none are given, whether it
+        applies to all tasks."""
         if rows:
             return any(map(flag.fits, rows))
         return all(flag.fits(row) for spec in SPECS.values() for row in spec.rows)
@@ -314,7 +317,8 @@ class TaskCommand(TyperCommand):
                 formatter.write_dl(list(self.by_tasks().items()))
 
     def by_tasks(self) -> dict[str, str]:
-        """Return the options of each task as text. Decoding settings are too many to list."""
+        """Return a text that lists the options of each task. Decoding settings are left out,
+        because there are too many."""
         found = {}
         for name, spec in SPECS.items():
             words = [
@@ -337,11 +341,9 @@ def _shown(value: object) -> str:
 
 
 def with_settings(params: Sequence[Any], args: Sequence[str]) -> list[str]:
-    """Expand `--epochs 3` and `epochs=3` to `train.epochs=3`.
-
-    Training settings may be typed without their section, unless the command has an option of that
-    name.
-    """
+    """Return the arguments with `--epochs 3` and `epochs=3` replaced by `train.epochs=3`. Training
+    settings may be typed without their section, unless the command has an option of the same
+    name."""
     options = {name: param for param in params for name in param.opts}
     found: list[str] = []
     rest = iter(args)
@@ -365,7 +367,8 @@ def with_settings(params: Sequence[Any], args: Sequence[str]) -> list[str]:
 
 
 def with_current_names(flags: Iterable[Flag], args: Sequence[str]) -> list[str]:
-    """Replace earlier names of decoding options: `--alpha 1` by `--length-penalty-alpha 1`."""
+    """Return the arguments with earlier names of decoding options replaced, such as `--alpha 1` by
+    `--length-penalty-alpha 1`."""
     known = {flag.name: flag.word for flag in flags}
     found = list(args)
     for place, arg in enumerate(args[: args.index("--") if "--" in args else None]):
@@ -379,8 +382,8 @@ def with_current_names(flags: Iterable[Flag], args: Sequence[str]) -> list[str]:
 
 
 def check_given_once(flags: Iterable[Flag], args: Sequence[str]) -> None:
-    """Reject an option that is repeated but takes one value. Otherwise the last one would win
-    silently."""
+    """Raise an error if an option that takes one value is repeated. Otherwise the last value would
+    be used without notice."""
     names = [arg.partition("=")[0] for arg in args[: args.index("--") if "--" in args else None]]
     for flag in flags:
         if flag.several or flag.type is bool or names.count(flag.word) < 2:
@@ -403,7 +406,7 @@ def add_command(
     app: typer.Typer, function: Callable[..., Any], flags: Sequence[Flag], *,
     by_task: bool = False,
 ) -> None:  # fmt: skip
-    """Register a command with its own parameters and these options."""
+    """Register a command with its own parameters and the given task-dependent options."""
     own = inspect.signature(function, eval_str=True)
     params = [param for name, param in own.parameters.items() if name != "named"]
 
@@ -421,8 +424,7 @@ def add_command(
 
 
 def columns_named(files: Sequence[str], named: OptionValues) -> dict[str, Any]:
-    """Return data options as keyword arguments. They name columns if FILES are given, otherwise
-    files."""
+    """Return data options as keyword arguments. With FILES they name columns, otherwise files."""
     if not files:
         return dict(named)
     wrong = next((flag for flag in (*FILES, *VALID_FILES) if flag.name in named), None)

@@ -1,6 +1,6 @@
-"""Names of heads as people see them: `cross 2.4` is head 4 of layer 2, counted from 1.
+"""Names of attention heads as users see them: `cross 2.4` is head 4 of layer 2, counted from 1.
 
-Files and Python count from 0 (`cross.1.3`). Only this module converts between the two.
+Files and Python count from 0 (`cross.1.3`). Only this module converts between the two forms.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from headway.errors import UserError
 
 
 def head_given(word: str, option: str) -> tuple[str, int, int]:
-    """Parse `cross.2.4` (or `cross 2.4`, as printed) to kind, layer and head. Layers and heads are
-    converted to count from 0."""
+    """Return the kind, layer and head in a name such as `cross.2.4` (or `cross 2.4`, as printed).
+    The layer and head are returned as indices from 0."""
     kind, *numbers = word.strip().replace(" ", ".").split(".")
     if len(numbers) != 2:
         raise UserError(
@@ -28,8 +28,8 @@ def number_given(word: str, whole: str) -> int:
 
 
 def shown(name: str) -> str:
-    """Return the printed form of a head's name: `cross.1.3` is `cross 2.4`, `cross.1.mean` is
-    `cross 2 mean`. Other names are returned unchanged."""
+    """Return the name of a head as it is printed: `cross.1.3` becomes `cross 2.4`, `cross.1.mean`
+    becomes `cross 2 mean`. Other names are returned unchanged."""
     kind, *rest = name.split(".")
     if not rest or not rest[0].isdecimal():
         return name

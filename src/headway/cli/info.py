@@ -97,7 +97,8 @@ def _counted(model: str, settings: DecoderSettings, *, as_json: bool) -> None:
 
 
 def _shape_rows(settings: ModelSettings) -> list[InfoRow]:
-    """Table rows with the settings that define the architecture and their explanations."""
+    """Return table rows with the settings that define the architecture, and explanations of
+    them."""
     stacks = settings.stacks.values()
     layers = " + ".join(str(stack.n_layers) for stack in stacks)
     heads = f"{' and '.join(map(str, settings.each('head_width')))} wide"
@@ -130,7 +131,7 @@ def _shape_rows(settings: ModelSettings) -> list[InfoRow]:
 
 
 def _of_body(settings: ModelSettings) -> str:
-    """Summary of the settings that only some bodies have."""
+    """Return a summary of the settings that only some model types have."""
     unread, said = ignored_by({"body": settings.body}), []
     if "bidirectional" not in unread and not settings.causal:
         said.append("both directions" if settings.bidirectional else "one direction")
@@ -145,7 +146,7 @@ def _of_body(settings: ModelSettings) -> str:
 
 
 def _front(settings: ModelSettings) -> list[InfoRow]:
-    """Table rows about the input: vocabulary, image or audio shape, and positions."""
+    """Return table rows about the input: vocabulary, image or audio format, and positions."""
     n_words = getattr(settings, "vocab_size", None)
     rows: list[InfoRow] = [] if n_words is None else [("vocabulary", f"{n_words:,}", "")]
     if isinstance(settings, ImageEncoderSettings | ImageSeq2SeqSettings):
@@ -200,7 +201,8 @@ def _memory_rows(settings: ModelSettings, summary: Summary) -> list[InfoRow]:
 
 
 def _of_source(summary: Summary, n_bytes: int) -> str:
-    """Cache size per source token, as a remark on the size per target token."""
+    """Return a note on the cache size per source token, which follows the size per target token in
+    the table. Empty if there is no source."""
     if not summary.memory_numbers:
         return ""
     same = summary.memory_numbers == summary.cache_numbers

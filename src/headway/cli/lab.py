@@ -84,7 +84,8 @@ def lab(
 
 
 def _list(folder: Path, as_json: bool) -> None:
-    """Print the questions with their run times, and the verdicts stored in the folder."""
+    """Print the questions with the run times of their experiments, and the verdicts stored in the
+    folder."""
     found = [_experiment_row(folder, entry) for entry in EXPERIMENTS.values()]
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
@@ -107,8 +108,8 @@ def _minutes(minutes: float | None) -> str:
 
 
 def _experiment_row(folder: Path, entry: ExperimentEntry) -> dict[str, Any]:
-    """Table row of an experiment with its stored verdict. A verdict from a full run is preferred to
-    one from a quick run."""
+    """Return the table row of an experiment, with its stored verdict. A verdict from a full run is
+    preferred to one from a quick run."""
     row: dict[str, Any] = {
         "experiment": entry.name, "number": entry.number, "question": entry.question,
         "quick": entry.quick, "full": entry.full, "on_gpu": entry.on_gpu, "data": entry.data,

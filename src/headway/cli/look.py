@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from headway.tasks.loaded_run import LoadedRun
 
 PORT = 8321
-"""Default port. It differs from that of `headway serve`, so that both can run."""
+"""Default port of the page. It differs from that of `headway serve`, so that both can run."""
 
 
 def _reads_text(spec: Spec) -> bool:
@@ -181,7 +181,8 @@ def _serve(
     extras: pages.LookOptions,
     port: int,
 ) -> None:
-    """Serve the page on this machine only, until Ctrl-C: `headway serve` with this page at `/`."""
+    """Serve the page on this machine only, until Ctrl-C. The server is that of `headway serve`,
+    with the page at `/`."""
     from headway.serve import server
     from headway.serve.application import create_app
     from headway.serve.limits import Limits
@@ -197,8 +198,8 @@ def _serve(
 
 
 def _check_words(words: list[str]) -> None:
-    """Reject words that are not `decode.*` settings. Inputs of this command are options, not
-    arguments."""
+    """Raise an error for words that are not `decode.*` settings, because the inputs of `look` are
+    options, not arguments."""
     for word in words:
         if "=" not in word:
             raise UserError(
@@ -212,7 +213,8 @@ def _subject(
 ) -> str | MediaInput | None:
     """Return the input to look at: the given one, or the example that comes with the model.
 
-    None: a server for a text model without an example, whose page starts with a greeting.
+    Return None for a server with a text model that has no example. Its page then starts with a
+    greeting.
     """
     from headway.inside.capture.media import check_input_kind, example_input, open_media
     from headway.settings.run import media_settings
@@ -285,7 +287,7 @@ def _place(word: str) -> tuple[str, int, int, int]:
 
 
 def _tuned(run: LoadedRun, path: Path | None, out: Path) -> Path | None:
-    """Return the file of a tuned lens. For a corpus, train the lens and save it next to the
+    """Return the file of a tuned lens. If a corpus is given, train the lens and save it next to the
     page."""
     if path is None or path.suffix == ".safetensors":
         return path

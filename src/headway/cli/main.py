@@ -1,4 +1,4 @@
-"""The `headway` command. Torch is imported only by the commands that compute."""
+"""The `headway` command. Torch is imported only by the subcommands that compute."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TAKES = {
     ),
     **dict.fromkeys(("predict", "evaluate", "play"), ("decode",)),
 }
-"""Sections of settings that each command accepts as `key=value`, most likely first."""
+"""Sections of settings that each command accepts as `key=value`, the most likely section first."""
 
 app = typer.Typer(
     name="headway",
@@ -94,10 +94,8 @@ def top(
         ),
     ] = False,
 ) -> None:
-    """Handle `--version` and a missing command.
-
-    `main` has already removed `--debug`, which is declared here only for the help.
-    """
+    """Handle `--version` and a missing command. `--debug` is declared here only for the help,
+    because `main` removes it first."""
     if version:
         print(f"headway {__version__}")
         raise typer.Exit
@@ -160,8 +158,8 @@ def _fail(code: int, words: list[str], message: str, debug: bool) -> int:
 
 @cache
 def _parser() -> Any:
-    """Return the parser of all commands. It is cached, because typer reads the type hints of every
-    command to build it."""
+    """Return the parser of all commands. It is cached because building it is slow: typer reads the
+    type hints of every command."""
     return typer.main.get_command(app)
 
 
@@ -174,13 +172,14 @@ def _no_room(error: BaseException) -> str:
 
 
 def _close_stdout() -> None:
-    """Discard buffered output: otherwise Python reports the broken pipe again when it exits."""
+    """Discard buffered output. Otherwise Python would report the broken pipe a second time on
+    exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _take_debug(words: list[str]) -> tuple[list[str], bool]:
-    """Remove `--debug`, which may come before or after the command. Return the other arguments, and
-    whether it was given."""
+    """Return the arguments without `--debug`, and whether it was given. It may come before or after
+    the command."""
     end = words.index("--") if "--" in words else len(words)
     kept = [word for word in words[:end] if word != "--debug"]
     return kept + words[end:], len(kept) < end
@@ -222,7 +221,8 @@ def _given(error: Exception, words: list[str]) -> str:
 
 
 def _called_here(option: str, words: list[str]) -> str | None:
-    """Return the headway equivalent of an option that is known from another tool."""
+    """Return the headway equivalent of an option that is known from another tool; None if there is
+    none."""
     from headway.settings.model import FAMILY_SETTINGS
     from headway.settings.run import SETTINGS
     from headway.specs.values import setting_types

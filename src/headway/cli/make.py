@@ -1,4 +1,4 @@
-"""`headway make`, a removed command: its error names the program to run instead."""
+"""`headway make`: a removed command, whose error names the program to run instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def make(
     kind: Annotated[str, typer.Argument()] = "shapes",
     words: Annotated[list[str] | None, typer.Argument()] = None,
 ) -> None:
-    """Removed: examples/make_shapes.py and its neighbours generate data with known truth."""
+    """Removed. Run examples/make_shapes.py and the other examples/make_*.py to generate data with
+    known truth."""
     if kind not in KINDS:
         raise ConfigError(f"unknown kind of data {kind!r}.{suggest(kind, KINDS)}")
     raise ConfigError(

@@ -1,4 +1,4 @@
-"""`headway models`: list runs, both shipped models and your own."""
+"""`headway models`: list the shipped models and the user's own runs."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ class RunInfo:
     score: float | None = None
     date: str = ""
     state: str = ""
-    """Why the run cannot be used as it is: not finished, exported or damaged. Empty otherwise."""
+    """Reason why the run cannot be used as it is: not finished, exported or damaged. Empty if it
+    can."""
 
     trouble: str = ""
-    """The error that prevented loading."""
+    """Message of the error that prevented loading; empty if there was none."""
 
 
 def models(
@@ -87,8 +88,8 @@ def models(
 
 
 def _found(folder: Path, name: str) -> RunInfo:
-    """Return facts about a run, read without loading its weights. An incomplete folder raises no
-    error."""
+    """Return facts about a run, which are read without loading its weights. An incomplete folder
+    raises no error."""
     from headway.run import load
 
     try:
@@ -128,7 +129,7 @@ def _without_weights(folder: Path, name: str, trouble: str) -> RunInfo:
 
 
 def _card(folder: Path) -> dict[str, str]:
-    """Return the figures in the tables of a model card, by the name in the column before them."""
+    """Return the numbers in the tables of a model card, by the name in the column before them."""
     path = folder / CARD
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     rows = re.findall(r"^\| ([\w ]+) \| \**([\d.-]+)", text, re.MULTILINE)

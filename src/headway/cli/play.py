@@ -61,18 +61,18 @@ def play(
 
 
 class Player:
-    """Answers input lines and executes `/commands`."""
+    """Interactive session that answers input lines and executes `/commands`."""
 
     def __init__(self, run: Run, changes: Sequence[str]) -> None:
         self.run, self.changes = run, list(changes)
         self._predictor: Predictor | None = None
         self.shown = False
         self.number = 0
-        """Number of lines since the predictor was created."""
+        """Number of lines processed since the predictor was created."""
 
     @property
     def predictor(self) -> Predictor:
-        """The predictor, which is created again after a change of settings."""
+        """Predictor of the run. After a change of settings, it is created again."""
         if self._predictor is None:
             self._predictor, self.number = self.run.predictor(self._options()), 0
         return self._predictor
@@ -89,8 +89,8 @@ class Player:
         print(visible(piece), end="", flush=True)
 
     def process(self, line: str) -> bool:
-        """Process one line. Return False after `/quit`. Errors that the user can fix are only
-        printed."""
+        """Process one line. Return False after `/quit`, otherwise True. Errors that the user can
+        fix are printed."""
         try:
             if line.startswith("/") and not line.startswith("//"):
                 return self._command(line)
@@ -138,7 +138,7 @@ class Player:
 
 
 def _lines() -> Iterator[str]:
-    """Yield input lines: typed, with a prompt and history, or read from a pipe."""
+    """Yield input lines, either typed at a prompt with history or read from a pipe."""
     if not sys.stdin.isatty():
         for line in sys.stdin:
             yield line.rstrip("\n")

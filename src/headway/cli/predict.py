@@ -1,4 +1,4 @@
-"""`headway predict`: predictions of a trained model, line by line, for every task."""
+"""`headway predict`: predict with a trained model of any task, line by line."""
 
 from __future__ import annotations
 
@@ -193,8 +193,8 @@ def predict(
 def _texts_and_columns(
     options: dict[str, Any], files: Sequence[str]
 ) -> tuple[list[str] | None, dict[str, str]]:
-    """Return the input texts, and the columns that options name. `--text` is a column if files are
-    given."""
+    """Return the input texts (None if none are given), and the columns that options name. `--text`
+    names a column if files are given."""
     needs: dict[str, str] = {}
     for flag in COLUMNS_READ:
         value = options.pop(flag.name, None)
@@ -220,7 +220,7 @@ def _only(name: str, values: Sequence[str]) -> str:
 
 
 def _with_path(settings: Resolved, needs: dict[str, str]) -> Resolved:
-    """Return the settings with the column of media paths, if an option names it."""
+    """Return the settings with the column of media paths that an option names, if any."""
     if spec_of(settings).is_text or not needs:
         return settings
     (name,) = needs.values()
@@ -231,8 +231,8 @@ def _given(
     settings: Resolved, text: list[str] | None, names: list[str] | None, paths: Sequence[str],
     needs: dict[str, str], *, table: bool,
 ) -> InputFile:  # fmt: skip
-    """Yield the inputs. Files are read by the columns of training; a stream has one text or path
-    per line."""
+    """Return the inputs in files or on standard input. Files are read with the column names of the
+    training data. A stream has one text or path per line."""
     from headway.data.files import is_stream, open_lines
     from headway.data.predict_input import InputFile, InputRow, input_words, open_inputs
 
@@ -270,7 +270,7 @@ SPREADSHEETS = frozenset({".xlsx", ".xls", ".ods"})
 
 
 def _check_out(out: str, inputs: Sequence[str]) -> None:
-    """Raise `UserError` before computing anything if the output cannot be written."""
+    """Raise `UserError` if the output cannot be written, before anything is computed."""
     path = Path(out)
     if out == "-":
         return
@@ -305,7 +305,7 @@ def _table(out: str, columns: Sequence[str], spec: Spec, n_best: int) -> AnswerT
 def _write_rows(
     answers: Iterable[Answer], rows: AnswerTable, n_best: int, stage: ProgressStage
 ) -> int:  # fmt: skip
-    """Write one row per answer and return the number of inputs that failed."""
+    """Write one table row per answer, and return the number of inputs that failed."""
     from headway.tasks.format import to_cells
 
     failed = 0
@@ -321,7 +321,8 @@ def _write_rows(
 
 
 def _report_columns(name: str, settings: RunSettings) -> None:
-    """Report how the columns of a list of media files are interpreted. Other files are skipped."""
+    """Print how the columns of a list of media files are interpreted. Other kinds of files are
+    skipped."""
     from headway.data.predict_input import describe_media_columns
     from headway.data.sniff import is_table_file
 
@@ -340,8 +341,8 @@ def _print(
     live: bool,
     stage: ProgressStage,
 ) -> int:
-    """Print answers and return the number of inputs that failed. Errors go to standard error.
-    Without `show`, answers are printed as JSON."""
+    """Print answers, and return the number of inputs that failed. Errors are printed on standard
+    error. Without `show`, answers are printed as JSON."""
     from headway.tasks.answers import LabelAnswer, VectorAnswer
 
     failed = 0
@@ -371,8 +372,8 @@ def _show_piece(piece: str) -> None:
 
 
 class _Output:
-    """Standard output, or a file that is created when the first line is written, so that a command
-    that fails earlier leaves no file."""
+    """Standard output, or a file. The file is created when the first line is written, so a command
+    that fails earlier leaves none."""
 
     def __init__(self, out: str) -> None:
         self.out = out

@@ -1,4 +1,7 @@
-"""`headway presets`: named model sizes with exact parameter counts, built on the meta device."""
+"""`headway presets`: named model sizes with exact parameter counts.
+
+Models are built on the meta device, which allocates no memory for weights.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +70,8 @@ def _row(name: str, preset: Preset) -> dict[str, int | str]:
 
 
 def _read(settings: ModelSettings, name: str) -> int | str:
-    """Return a size of each stack, joined by `+` if they differ; empty if the body does not use
-    it."""
+    """Return a size of each stack, joined by `+` if they differ. Empty if the model type does not
+    use it."""
     return "" if name in ignored_by({"body": settings.body}) else _joined(settings.each(name))
 
 

@@ -1,4 +1,4 @@
-"""Tables on stdout: aligned on a terminal, plain text in a pipe, and never cut."""
+"""Print tables on stdout: aligned on a terminal, plain text in a pipe, and never truncated."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Literal
 from headway.errors import visible
 
 WIDE = 10_000
-"""Width in characters of tables that go to a file or a pipe: enough that no cell is cut."""
+"""Width in characters of tables that are written to a file or a pipe. It is so large that no cell
+is truncated."""
 
 
 def show_table(headers: Sequence[str], rows: Sequence[Sequence[str]], numbers: set[str]) -> None:
     """Print a table. Columns named in `numbers` are right-aligned.
 
-    The terminal wraps a table that is too wide: rich would cut numbers short.
+    A table that is too wide is wrapped by the terminal, because rich would truncate numbers.
     """
     from rich.console import Console  # which is slow to import
     from rich.measure import Measurement

@@ -1,4 +1,5 @@
-"""`headway prune`: remove the least important heads and report what that costs."""
+"""`headway prune`: remove the least important attention heads, and report the effect on the
+score."""
 
 from __future__ import annotations
 
@@ -67,9 +68,8 @@ def prune(
     *,
     named: OptionValues,
 ) -> None:
-    """Remove attention heads from a model permanently.
-
-    Prints size, score and speed before and after."""
+    """Remove attention heads from a model permanently. Print size, score and speed before and
+    after."""
     if heads is None and not curve:
         raise UserError("nothing to do: give --heads, for example --heads 40%, or --curve.")
     if (heads is None) != (out is None):
@@ -113,7 +113,7 @@ def prune(
 
 
 def _wanted(text: str, model: ModelSettings, kind: str | None) -> int | frozenset[HeadId]:
-    """Parse `--heads`, which is the number of heads to remove or a list of heads."""
+    """Return the number of heads to remove, or the list of heads, from the value of `--heads`."""
     from headway.inside.measure.pruning import all_heads, prunable, remaining_heads
 
     if kind is not None and kind not in model.attention_layers:

@@ -1,4 +1,4 @@
-"""`headway recipes`: tested settings, most of them for a published result."""
+"""`headway recipes`: list tested settings, most of which reproduce a published result."""
 
 from __future__ import annotations
 

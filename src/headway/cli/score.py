@@ -1,4 +1,4 @@
-"""`headway score`: the log-probability that a model assigns to given translations."""
+"""`headway score`: print the log-probability that a model assigns to given translations."""
 
 from __future__ import annotations
 

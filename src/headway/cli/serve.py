@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headway.serve.limits import Limits
 
 PORT = 8080
-"""The customary port of a web service that needs no root."""
+"""Default port: the customary port of web services that do not run as root."""
 
 _print_note = partial(print_note, "serve")
 
@@ -112,8 +112,8 @@ def serve(
         )  # fmt: skip
     _print_note("stopped.")
     if not service_of(app).join(0.1):
-        # Computations of cancelled requests may still be running; a normal exit would abort in
-        # them.
+        # Computations of cancelled requests may still be running in threads. A normal exit would
+        # abort in them.
         os._exit(0)
 
 
@@ -161,7 +161,7 @@ def _languages(words: Sequence[str], names: Sequence[str]) -> dict[str, tuple[st
 
 
 def _started(app: Any, url: str) -> None:
-    """Report the models and the address as soon as the server accepts connections."""
+    """Print the models and the address as soon as the server accepts connections."""
     from headway.serve.application import service_of
 
     workers = service_of(app).workers.values()
@@ -169,7 +169,7 @@ def _started(app: Any, url: str) -> None:
 
 
 def _ready(app: Any, url: str, needs_key: bool) -> None:
-    """Report memory use and an example request as soon as all models are loaded."""
+    """Print memory use and an example request as soon as all models are loaded."""
     from headway.serve.application import service_of
     from headway.serve.memory import resident_bytes
 

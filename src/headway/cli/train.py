@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from headway.training.run import Training
 
 AGAIN = 75
-"""Exit code of a run that was interrupted and saved: `EX_TEMPFAIL` of sysexits.h. The same command
-resumes it."""
+"""Exit code of a run that was interrupted and saved. It is `EX_TEMPFAIL` of sysexits.h, because
+repeating the command resumes the run."""
 
 INCOMPLETE = 1
-"""Exit code of a run that ended but could not save everything."""
+"""Exit code of a run that was trained to the end but could not save everything."""
 
 FLAGS = (*COLUMNS, *FILES, *VALID_FILES)
 
@@ -124,7 +124,8 @@ def train_request(
     words: Sequence[str], named: OptionValues, *, task: str | None = None,
     encoding: str | None = None, recipe: str | None = None, **more: Any,
 ) -> TrainRequest:  # fmt: skip
-    """Build the same request as `headway.train` or `headway.check` from command-line arguments.
+    """Return the request that `headway.train` or `headway.check` would build from the same
+    arguments.
 
     `named`: options that name columns or files. `more`: other fields of the request.
     """
@@ -141,7 +142,8 @@ def train_request(
 def _task_files_settings(
     words: Sequence[str], task: str | None = None, *, recipe: bool = False
 ) -> tuple[str | None, list[str], list[str]]:
-    """Split `translate pairs.tsv train.lr=1e-3 …` into the task (if named), files and settings."""
+    """Split the words `translate pairs.tsv train.lr=1e-3 …` into the task (None if not named),
+    files and settings."""
     rest, settings = split_words(words)
     if task is None and rest and (rest[0] in (*SPECS, *ALIASES) or not recipe):
         task, *rest = rest
@@ -167,7 +169,7 @@ def _task_files_settings(
 
 
 def _is_table(path: str) -> bool:
-    """Whether a file is a table, by its name or because its first line has a tab."""
+    """Whether a file is a table, according to its name or to a tab in its first line."""
     from headway.data.sniff import COMPRESSED, TAB, TABLES, extensions
 
     if extensions(path) & (COMPRESSED | TABLES - {TAB}):
@@ -177,7 +179,8 @@ def _is_table(path: str) -> bool:
 
 
 def _show_plan(run: Training, folder: Path) -> int:
-    """Print the plan, with times measured on this machine as comments, as TOML on stdout."""
+    """Print the plan of the training on stdout as TOML, with times measured on this machine in
+    comments."""
     from headway.models.summary import count_parameters, meta_model
     from headway.progress import duration
     from headway.settings.defaults import TABLE

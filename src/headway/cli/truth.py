@@ -1,4 +1,5 @@
-"""`headway truth`: measure how often attribution maps point at the known right place."""
+"""`headway truth`: measure how often attribution maps point at the position that is known to be
+right."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from headway.inside.measure.truth import MapAccuracy
 
 BEST_HEADS = 5
-"""Number of heads listed on the terminal. The file contains all of them."""
+"""Number of heads listed on the terminal. The result file contains all of them."""
 
 FLAGS = (
     Flag("pairs", "SOURCE<TAB>TARGET per line; optionally <TAB> and an alignment like 0-0 1-2.",
@@ -116,7 +117,8 @@ def truth(
 
 
 def _by_option(words: list[str], named: OptionValues, spec: Spec) -> OptionValues:
-    """Return the positional file under the name of the option that applies to the run."""
+    """Return the positional file as a mapping, under the name of the option that applies to the
+    run."""
     check_alone(words, named)
     if len(words) > 1:
         raise UserError(
@@ -148,7 +150,7 @@ def _show(found: MapAccuracy, n_texts: int) -> None:
         f"{found.task}: {found.n} {found.unit} in {n_texts} {items}; chance "
         f"accuracy {found.chance:.3f}\n"
     )
-    # A word is aligned with one or a few words; any patch of an object in an image is correct.
+    # P@1 is printed for all data, AER only for texts: any patch of an object is a correct answer.
     figures = ["P@1", "AER"] if items == "texts" else ["P@1"]
     rows = []
     for name in found.leading(BEST_HEADS):
