@@ -1,5 +1,6 @@
-"""Metrics of outputs, one function each, under their usual names. BLEU and chrF use sacreBLEU.
+"""Metrics of model outputs, one function each, under their usual names.
 
-A new metric needs a function here, an entry in `METRICS` of `specs/metrics.py` (name, unit, whether
-higher is better), and its name in the specs of the tasks that use it.
+BLEU and chrF use sacreBLEU. A new metric needs a function here, an entry in `METRICS` of
+`specs/metrics.py` (name, unit, whether higher is better), and its name in the specs of the tasks
+that use it.
 """

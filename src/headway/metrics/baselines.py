@@ -1,8 +1,8 @@
 """Baselines that a trained model has to beat.
 
-The majority class, logistic regression on words and word pairs, nearest neighbours of the vectors
-of an encoder, the most frequent tag of each word. All are deterministic, and fast enough to be
-fitted in every evaluation.
+They are the majority class, logistic regression on words and word pairs, nearest neighbours of an
+encoder's vectors, and the most frequent tag of each word. All are deterministic, and fast enough to
+be fitted in every evaluation.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from headway.nn.logistic import LinkFunction, SparseFeatures, fit_linear
 TOKEN = re.compile(r"\w+|[^\w\s]")
 
 L2: dict[LinkFunction, float] = {"one": 1.0, "several": 1.0, "number": 10.0}
-"""L2 penalty for each kind of target. Numbers are standardised: on the sizes of Debian packages,
-10 gave a test MAE of 0.571, 1 gave 0.581 and 30 gave 0.575; ridge regression on tf-idf gave 0.571
-to 0.581."""
+"""L2 penalty for each kind of target. Numeric targets are standardized first. On the sizes of
+Debian packages, 10 gave a test MAE of 0.571, 1 gave 0.581 and 30 gave 0.575. Ridge regression on
+tf-idf gave 0.571 to 0.581."""
 
 TextPair = tuple[str, str]
-"""A text and the second text of its pair, which is empty if there are no pairs."""
+"""A text and the second text of its pair. The second text is empty if there are no pairs."""
 
 
 def majority(labels_N: NDArray[np.integer], n_classes: int) -> int:
-    """Return the most frequent class, or the first one of a tie."""
+    """Return the most frequent class. Of several equally frequent classes, return the first."""
     return int(np.bincount(labels_N, minlength=n_classes).argmax())
 
 
 MOST_CHARACTERS = 4_000_000
-"""Maximum total length of the texts that a bag of words is fitted to."""
+"""Maximum total number of characters of the texts to which a bag of words is fitted."""
 
 
 @dataclass(frozen=True)
 class BagOfWords:
-    """A linear model on the words and the pairs of neighbouring words of a text.
+    """A linear model on the words of a text and its pairs of neighbouring words.
 
     It is logistic regression for classes, one logistic regression per label for several labels, and
     ridge regression for numbers.
@@ -64,7 +64,7 @@ class BagOfWords:
         most_characters: int = MOST_CHARACTERS,
         most_weights: int = 2_000_000,
     ) -> BagOfWords:
-        """Fit to one class per text, with at most `most_characters` of the texts."""
+        """Fit to one class per text, with at most `most_characters` characters of text."""
         every = thinning(texts, most_characters)
         right_N = torch.tensor(list(labels[::every]), dtype=torch.long)
         right_NC = F.one_hot(right_N, n_classes).float()
@@ -80,10 +80,10 @@ class BagOfWords:
         l2: float | None = None,
         most_weights: int = 2_000_000,
     ) -> BagOfWords:
-        """Fit by minimising loss + ½ l2 ‖weights‖². With l2 = 1, this is scikit-learn's default.
+        """Fit by minimizing loss + ½ l2 ‖weights‖². With l2 = 1, this is scikit-learn's default.
 
-        Fitting should take only seconds. Callers therefore thin a large corpus evenly (`thinning`),
-        and only the most frequent features are kept.
+        Fitting should take only seconds. Callers therefore sample a large corpus evenly
+        (`thinning`), and only the most frequent features are kept.
         """
         found = [features(*text) for text in texts]
         counts = Counter(feature for row in found for feature in row)
@@ -96,12 +96,12 @@ class BagOfWords:
 
     @torch.no_grad()
     def scores(self, texts: Sequence[TextPair]) -> Tensor:
-        """Logits of classes, or predicted numbers of a regression (N C)."""
+        """Return the logits of classes, or the predicted numbers of a regression (N C)."""
         rows = self._rows([features(*text) for text in texts])
         return rows.scores(self.weight_FC, self.bias_C)
 
     def log_probs(self, texts: Sequence[TextPair]) -> NDArray[np.float64]:
-        """Log-probabilities of the classes (N C)."""
+        """Return the log-probabilities of the classes (N C)."""
         found: NDArray[np.float64] = self.scores(texts).double().log_softmax(-1).numpy()
         return found
 
@@ -109,7 +109,7 @@ class BagOfWords:
         return self.log_probs(texts).argmax(1)
 
     def _rows(self, found: Sequence[Sequence[str]]) -> SparseFeatures:
-        """Sparse matrix of the known features in all texts."""
+        """Return a sparse matrix that contains the known features of each text."""
         known = [[self.numbers[f] for f in row if f in self.numbers] for row in found]
         starts = np.cumsum([0, *(len(row) for row in known[:-1])]) if known else np.zeros(0)
         flat = torch.tensor([number for row in known for number in row], dtype=torch.long)
@@ -117,14 +117,14 @@ class BagOfWords:
 
 
 def thinning(texts: Sequence[TextPair], most_characters: int = MOST_CHARACTERS) -> int:
-    """Return the step with which to sample texts, so that their total length stays near
+    """Return the step k with which to take every k-th text, so that their total length stays near
     `most_characters`."""
     return -(-sum(len(a) + len(b) for a, b in texts) // most_characters) or 1
 
 
 def features(text: str, other: str = "") -> list[str]:
-    """Return the distinct case-folded words and pairs of neighbouring words, separately for both
-    texts."""
+    """Return the distinct case-folded words and pairs of neighbouring words. Those of the second
+    text are marked, so that they are separate features."""
     found: dict[str, None] = {}
     for mark, part in (("", text), ("\t", other)):
         words = TOKEN.findall(part.casefold())
@@ -163,8 +163,8 @@ class NearestNeighbours:
         return self._votes(near_AK, self.n, len(self.labels_K))
 
     def _votes(self, near_AK: NDArray[np.float32], n: int, most: int) -> NDArray[np.int64]:
-        """Classes with the most votes of their neighbours. A vote has the weight 1 + cosine; the
-        first class of a tie wins."""
+        """Return the class with the most votes for each example, by its `n` nearest neighbours. A
+        vote has the weight 1 + cosine. Of equal classes, the first wins."""
         n = min(n, most)
         if n < 1:
             return np.zeros(len(near_AK), np.int64)
@@ -182,8 +182,8 @@ def _at_length_one(vectors_ND: NDArray[np.floating]) -> NDArray[np.float32]:
 
 
 def sample_per_class(labels_N: NDArray[np.integer], each: int, seed: int) -> NDArray[np.int64]:
-    """Sample `each` examples of each class, or all if there are fewer. With the same seed, smaller
-    samples are subsets of larger ones."""
+    """Return the indices of `each` random examples of every class, or of all if there are fewer.
+    With the same seed, smaller samples are subsets of larger ones."""
     order_N = np.random.default_rng(seed).permutation(len(labels_N))
     drawn = [order_N[labels_N[order_N] == label][:each] for label in np.unique(labels_N)]
     return np.concatenate(drawn)
@@ -191,8 +191,8 @@ def sample_per_class(labels_N: NDArray[np.integer], each: int, seed: int) -> NDA
 
 @dataclass(frozen=True)
 class FrequentTags:
-    """Tagger that predicts the most frequent training tag of each word. A new word gets the most
-    frequent tag of all words."""
+    """Tagger that predicts the most frequent training tag of each word. An unknown word gets the
+    most frequent tag of all words."""
 
     tags: dict[Hashable, int]
     default: int
@@ -212,5 +212,6 @@ class FrequentTags:
 
 
 def _top(counts: Counter[int]) -> int:
-    """The most frequent tag; of a tie, the one with the smallest number."""
+    """Return the most frequent tag. Of equally frequent tags, return the one with the smallest
+    index."""
     return min(counts, key=lambda tag: (-counts[tag], tag), default=0)

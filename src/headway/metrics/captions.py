@@ -1,4 +1,4 @@
-"""CIDEr-D, which compares captions with several references per image."""
+"""CIDEr-D, a metric that compares captions with several references per image."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["DocumentFrequencies", "cider", "ciders", "exact_match", "match_interval", "words_of"]
 
 ORDERS = 4
-"""Longest n-grams in words, as in the CIDEr paper."""
+"""Maximum length of n-grams in words, as in the CIDEr paper."""
 
 SIGMA = 6.0
-"""Difference in length, in words, at which the length penalty is exp(-1/2), as in CIDEr-D."""
+"""Standard deviation, in words, of the Gaussian penalty on the difference in length, as in
+CIDEr-D."""
 
 SIGNATURE = "CIDEr-D|n:1-4|sigma:6|x10|case:lc|words:\\w+|stem:no"
 
@@ -38,13 +39,14 @@ Grams = Counter[tuple[str, ...]]
 
 
 def words_of(text: str) -> list[str]:
-    """Lower-cased words without punctuation, as CIDEr-D counts them here."""
+    """Return the lower-cased words of a text without punctuation. CIDEr-D here counts these
+    words."""
     return re.findall(r"\w+(?:['’]\w+)*", text.lower())
 
 
 @dataclass(frozen=True)
 class DocumentFrequencies:
-    """Document frequencies: the number of images whose references contain each n-gram."""
+    """Number of images whose references contain each n-gram, for inverse document frequencies."""
 
     counts: Grams
     n_images: int
@@ -58,7 +60,8 @@ class DocumentFrequencies:
         return cls(counts, len(references))
 
     def weight(self, gram: tuple[str, ...]) -> float:
-        """Inverse document frequency of an n-gram; an unseen one counts as seen once."""
+        """Return the inverse document frequency of an n-gram. An unseen n-gram counts as seen
+        once."""
         return math.log(self.n_images / max(1, self.counts[gram]))
 
 
@@ -67,14 +70,14 @@ def cider(
     references: Sequence[Reference],
     frequencies: DocumentFrequencies | None = None,
 ) -> CorpusScore:
-    """Mean CIDEr-D over all images.
+    """Return the mean CIDEr-D over all images.
 
-    The maximum is 10: an output of four words or more that equals its only reference, with n-grams
-    of every order that not all images share. Human captions reach much less. Document frequencies
-    are counted in these references unless they are given.
+    The maximum is 10. It is reached by an output of four words or more that equals its only
+    reference, if not all images share its n-grams. Human captions reach much less. `frequencies`:
+    document frequencies; None: counted in these references.
 
-    Unlike in the official script, words come from `words_of` instead of the Penn Treebank
-    tokenizer. As there, and unlike in the paper, they are not stemmed.
+    Words come from `words_of`, whereas the official script uses the Penn Treebank tokenizer. As in
+    the script, and unlike in the paper, words are not stemmed.
     """
     values = ciders(outputs, references, frequencies)
     return CorpusScore("CIDEr-D", float(values.mean()) if len(values) else 0.0, SIGNATURE)
@@ -85,7 +88,7 @@ def ciders(
     references: Sequence[Reference],
     frequencies: DocumentFrequencies | None = None,
 ) -> NDArray[np.float64]:
-    """CIDEr-D of each output (Vedantam, Zitnick and Parikh 2015)."""
+    """Return the CIDEr-D of each output (Vedantam, Zitnick and Parikh 2015)."""
     rarity = DocumentFrequencies.of(references) if frequencies is None else frequencies
     pairs = zip(outputs, references, strict=True)
     return np.array(
@@ -98,8 +101,8 @@ def ciders(
 
 
 def _similarity(output: str, reference: str, rarity: DocumentFrequencies) -> float:
-    """Mean cosine of tf-idf vectors over the orders of n-grams. In variant D, counts above those of
-    the reference are clipped, and a difference in length is penalised."""
+    """Return the mean cosine of two tf-idf vectors over the orders of n-grams. In variant D, counts
+    above those of the reference are clipped, and a difference in length is penalized."""
     total = 0.0
     for ours, theirs in zip(_grams(output), _grams(reference), strict=True):
         mine = {gram: n * rarity.weight(gram) for gram, n in ours.items()}
@@ -118,7 +121,7 @@ def _norm(vector: dict[tuple[str, ...], float]) -> float:
 
 
 def _grams(text: str) -> list[Grams]:
-    """Counts of the n-grams of each order in a text."""
+    """Count the n-grams of each order in a text."""
     words = words_of(text)
     return [
         Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
@@ -127,7 +130,7 @@ def _grams(text: str) -> list[Grams]:
 
 
 def match_interval(share: float, n: int) -> Interval:
-    """Percentage of matches among n images, with its 95 % bootstrap interval."""
+    """Return the percentage of matches among n images, with its 95 % bootstrap interval."""
     drawn = 100 * np.random.default_rng(SEED).binomial(n, share / 100, SAMPLES) / n
     low, high = np.quantile(drawn, [0.025, 0.975])
     return Interval(share, float(low), float(high))

@@ -21,13 +21,13 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 SAMPLES = 1000
-"""Bootstrap samples, as in sacreBLEU."""
+"""Number of bootstrap samples, as in sacreBLEU."""
 
 MOST_CELLS = 10_000_000
-"""Maximum number of cells of the confusion matrices in memory at once."""
+"""Maximum number of cells of resampled confusion matrices in memory at a time."""
 
 SEED = 12345
-"""Seed of the bootstrap: the default of sacreBLEU."""
+"""Random seed of the bootstrap, the default of sacreBLEU."""
 
 BINS = 15
 """Number of bins for the expected calibration error, as in Guo et al. (2017)."""
@@ -41,11 +41,12 @@ keeps probabilities from becoming almost certain or almost equal."""
 
 PSEUDO_EXAMPLES = 10
 """Number of pseudo-examples that are added when a temperature is fitted. They are labelled with the
-model's own probabilities, and keep the temperature near 1 if there are few examples or no
-errors."""
+model's own probabilities. If there are few examples or no errors, they keep the temperature near
+1."""
 
 ENOUGH = 1_000_000
-"""Number of probabilities that are enough to fit a temperature; more would only take time."""
+"""Maximum number of probabilities used to fit a temperature. More would take time without changing
+the result noticeably."""
 
 
 @dataclass(frozen=True)
@@ -60,28 +61,33 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class Bin:
-    """Predictions whose probabilities are from `low` to `high`."""
+    """Predictions whose probabilities are between `low` and `high`."""
 
     low: float
     high: float
     count: int
     confidence: float
-    """Mean probability of these predictions."""
+    """Mean probability of the predictions in the bin."""
 
     accuracy: float
-    """Fraction of correct predictions; equal to the confidence if the model is calibrated."""
+    """Fraction of the predictions in the bin that are correct. It equals the confidence if the
+    model is calibrated."""
 
 
 @dataclass(frozen=True)
 class Calibration:
     bins: list[Bin]
     ece: float
-    """Expected calibration error (ECE): mean difference of confidence and accuracy, 0 to 1."""
+    """Expected calibration error (ECE): mean absolute difference of confidence and accuracy, from 0
+    to 1."""
 
     @property
     def by_chance(self) -> float:
-        """Approximate ECE of perfectly calibrated probabilities. It is not 0, because the number of
-        correct predictions in each bin is random: the mean absolute value of a normal deviation."""
+        """Approximate ECE of perfectly calibrated probabilities.
+
+        It is not 0, because the number of correct predictions in each bin is random. The
+        approximation is the mean absolute value of a normal deviation.
+        """
         luck = [one.count * one.confidence * (1 - one.confidence) for one in self.bins]
         n = sum(one.count for one in self.bins)
         return math.sqrt(2 / math.pi) * sum(map(math.sqrt, luck)) / max(1, n)
@@ -92,7 +98,7 @@ class Calibration:
 
 
 def confusion(labels_N: NDArray[np.integer], guesses_N: NDArray[np.integer], n: int) -> IntArray:
-    """Confusion matrix: counts by true class (row) and predicted class (column)."""
+    """Return the confusion matrix: counts by true class (row) and predicted class (column)."""
     cells = np.asarray(labels_N, dtype=np.int64) * n + np.asarray(guesses_N, dtype=np.int64)
     return np.bincount(cells, minlength=n * n).reshape(n, n).astype(np.int64)
 
@@ -102,7 +108,7 @@ def accuracy(counts_CC: IntArray) -> float:
 
 
 def macro_f1(counts_CC: IntArray) -> float:
-    """Mean F1 of the classes that occur or are predicted, as in scikit-learn."""
+    """Return the mean F1 of the classes that occur or are predicted, as in scikit-learn."""
     return float(_macro_f1(counts_CC))
 
 
@@ -117,12 +123,14 @@ def class_scores(counts_CC: IntArray) -> list[ClassScore]:
 
 
 Z = 1.959964
-"""Number of standard errors on each side of a 95 % interval."""
+"""Number of standard errors on each side of a 95 % confidence interval."""
 
 
 def wilson_interval(right: int, n: int) -> Interval:
-    """Accuracy with its 95 % interval (Wilson 1927). Unlike a bootstrap interval, it has a width
-    even if all predictions are correct."""
+    """Return the accuracy with its 95 % interval (Wilson 1927).
+
+    Unlike a bootstrap interval, Wilson's interval has a width even if all predictions are correct.
+    """
     if not n:
         return Interval(0.0, 0.0, 0.0)
     share, spread = right / n, Z * Z / n
@@ -134,8 +142,8 @@ def wilson_interval(right: int, n: int) -> Interval:
 
 
 def widened(found: Interval, n: int) -> Interval:
-    """Return the interval, or Wilson's interval if a bootstrap interval has no width. That happens
-    if all or none of the `n` predictions are correct."""
+    """Return the interval, or Wilson's interval if a bootstrap interval has no width. A bootstrap
+    interval has no width if all or none of the `n` predictions are correct."""
     if found.low < found.high or found.value not in (0.0, 1.0):
         return found
     certain = wilson_interval(n if found.value == 1.0 else 0, n)
@@ -151,22 +159,22 @@ def macro_f1_interval(counts_CC: IntArray) -> Interval:
 
 
 def nll(logs_NC: FloatArray, labels_N: NDArray[np.integer]) -> float:
-    """Mean negative log-likelihood of the true classes, in nats."""
+    """Return the mean negative log-likelihood of the true classes, in nats."""
     return float(-logs_NC[np.arange(len(labels_N)), labels_N].mean())
 
 
 def calibration(
     logs_NC: FloatArray, labels_N: NDArray[np.integer], n_bins: int = BINS
 ) -> Calibration:
-    """Calibration of the probabilities of the predicted classes."""
+    """Return the calibration of the probabilities of the predicted classes."""
     return reliability(np.exp(logs_NC.max(1)), logs_NC.argmax(1) == labels_N, n_bins)
 
 
 def reliability(
     sure_N: FloatArray, right_N: NDArray[np.bool_] | FloatArray, n_bins: int = BINS
 ) -> Calibration:
-    """Calibration over bins with equal numbers of predictions. Equal probabilities are always in
-    the same bin."""
+    """Return the calibration over bins with equal numbers of predictions. Equal probabilities are
+    always in the same bin."""
     n = len(sure_N)
     if not n:
         return Calibration([], 0.0)
@@ -184,8 +192,8 @@ def reliability(
 
 
 def best_temperature(loss: Callable[[float], float], most: float = MAX_TEMPERATURE) -> float:
-    """Return the temperature with the lowest loss between 1 / `most` and `most`, or 1 if that is as
-    good.
+    """Return the temperature with the lowest loss between 1 / `most` and `most`, or 1 if no
+    temperature is better.
 
     The likelihood of labels has a single optimum, so golden-section search finds it.
     """
@@ -208,8 +216,8 @@ def best_temperature(loss: Callable[[float], float], most: float = MAX_TEMPERATU
 
 
 def fit_temperature(logs_NC: FloatArray, labels_N: NDArray[np.integer]) -> float:
-    """Fit the temperature: the divisor of the logits that makes the labels most likely (Guo et al.
-    2017). Above 1, the model is overconfident."""
+    """Return the temperature, the divisor of the logits, under which the labels are most likely
+    (Guo et al. 2017). Above 1, the model is overconfident."""
     return best_temperature(lambda t: nll(apply_temperature(logs_NC, t), labels_N))
 
 
@@ -218,11 +226,12 @@ def safe_temperature(
     true_NC: FloatArray,
     surprise: Callable[[FloatArray, FloatArray], float],
 ) -> float:
-    """Fit the temperature that is applied to future predictions, regularised with `PSEUDO_EXAMPLES`
+    """Return the temperature to apply to future predictions, regularized with `PSEUDO_EXAMPLES`
     pseudo-examples.
 
-    `shares_at`: the probabilities (N C) at a temperature. `true_NC`: one where a label is correct.
-    `surprise`: the mean cross-entropy of probabilities and soft targets.
+    `shares_at`: function from a temperature to the probabilities (N C). `true_NC`: one where a
+    label is correct, otherwise zero. `surprise`: function from probabilities and soft targets to
+    their mean cross-entropy.
     """
     n = len(true_NC)
     aims_NC = (n * true_NC + PSEUDO_EXAMPLES * shares_at(1.0)) / (n + PSEUDO_EXAMPLES)
@@ -230,20 +239,20 @@ def safe_temperature(
 
 
 def soft_cross_entropy(shares_NC: FloatArray, aims_NC: FloatArray) -> float:
-    """Mean cross-entropy of class probabilities and soft targets, in nats."""
+    """Return the mean cross-entropy of class probabilities and soft targets, in nats."""
     return float(-(aims_NC * np.log(np.maximum(shares_NC, 1e-300))).sum(1).mean())
 
 
 def apply_temperature(logs_NC: FloatArray, temperature: float) -> FloatArray:
-    """Log-probabilities after division of the logits by a temperature."""
+    """Return the log-probabilities after division of the logits by a temperature."""
     x_NC = logs_NC / temperature
     top_N1 = x_NC.max(1, keepdims=True)
     return x_NC - top_N1 - np.log(np.exp(x_NC - top_N1).sum(1, keepdims=True))
 
 
 def _margins(counts: NDArray[np.integer]) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Numbers of correct predictions, of predictions and of examples for each class, on the last
-    axis."""
+    """Return the numbers of correct predictions, of predictions and of examples for each class
+    (last axis)."""
     right = np.diagonal(counts, axis1=-2, axis2=-1)
     return right.astype(float), counts.sum(-2).astype(float), counts.sum(-1).astype(float)
 
@@ -259,13 +268,13 @@ def _macro_f1(counts: NDArray[np.integer]) -> FloatArray:
 
 
 def _fraction(part: NDArray[np.number], whole: NDArray[np.number]) -> FloatArray:
-    """Fraction of two counts, with 0/0 = 0."""
+    """Return the quotient of two counts, with 0/0 = 0."""
     return np.asarray(part / np.maximum(whole, 1), dtype=np.float64)
 
 
 def _interval(counts_CC: IntArray, score: Callable[[NDArray[np.integer]], FloatArray]) -> Interval:
-    """Score with its bootstrap interval. Resampling examples equals resampling cells of the
-    confusion matrix."""
+    """Return a score with its bootstrap interval. The counts of the confusion matrix are resampled,
+    which is equivalent to resampling examples."""
     n = int(counts_CC.sum())
     if not n:
         return Interval(0.0, 0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Confidence interval of a metric."""
+"""A metric's value with its confidence interval."""
 
 from __future__ import annotations
 

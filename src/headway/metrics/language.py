@@ -12,17 +12,20 @@ from numpy.typing import NDArray
 
 
 def perplexity(nll_per_token: float) -> float:
-    """Exponential of the loss per token, which is limited to 50 nats to avoid an overflow."""
+    """Return the exponential of the loss per token. The loss is limited to 50 nats to avoid an
+    overflow."""
     return math.exp(min(nll_per_token, 50.0))
 
 
 def bits_per_byte(nll: float, n_bytes: float) -> float:
-    """Bits per byte of a text, from its negative log-likelihood in nats and its UTF-8 size."""
+    """Return the bits per byte of a text, from its negative log-likelihood in nats and its size in
+    UTF-8."""
     return nll / math.log(2) / max(1e-9, n_bytes)
 
 
 def unigram_loss(train_counts_V: NDArray[np.integer], seen_counts_V: NDArray[np.integer]) -> float:
-    """Loss of a unigram model in nats per token, from token counts. Also used for classes and tags.
+    """Return the loss of a unigram model in nats per token, from token counts. It is used for
+    classes and tags as well.
 
     Frequencies are the training counts plus one for each token of the vocabulary.
     """
@@ -34,8 +37,8 @@ def unigram_loss(train_counts_V: NDArray[np.integer], seen_counts_V: NDArray[np.
 def token_counts(
     tokens_N: NDArray[np.integer], vocab_size: int, most: int | None = None
 ) -> NDArray[np.int64]:
-    """Count each token in a text that may not fit into memory. `most`: count only this many tokens
-    from the start."""
+    """Return the number of occurrences of each token in a text that may not fit into memory.
+    `most`: count only this many tokens from the start."""
     counts_V = np.zeros(vocab_size, np.int64)
     for first in range(0, len(tokens_N[:most]), 1 << 22):
         last = min(first + (1 << 22), len(tokens_N) if most is None else most)

@@ -1,8 +1,9 @@
-"""Moses tokenisation and punctuation normalisation, for scores comparable with publications.
+"""Moses tokenization and punctuation normalization, for scores that are comparable with
+publications.
 
-Supports English, German and French. Only scoring uses it; models do not. Special characters are
-not escaped. `sacremoses` has the same rules for fifty languages, but `evaluate` and `score` must
-give this score without extra packages. Tests compare both implementations.
+Supports English, German and French. These rules are used only for scoring; models do not use them.
+Special characters are not escaped. `sacremoses` has the same rules for fifty languages, but
+`evaluate` and `score` must work without extra packages. Tests compare both implementations.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ KEEP_PERIOD: dict[str, frozenset[str]] = {
     | {str(number) for number in range(1, 100)},  # der 3. Mai
     "fr": _words(LETTERS, LETTERS.lower(), FRENCH),
 }
-"""Abbreviations of each language. A period after one does not end a sentence and stays attached."""
+"""Abbreviations of each language. A period after an abbreviation does not end a sentence and stays
+attached."""
 
 KEEP_BEFORE_NUMBER = {"en": frozenset({"No", "Art", "pp"})}
 
@@ -67,7 +69,7 @@ APOSTROPHES: dict[str, list[tuple[str, str]]] = {
 }
 
 NORMAL: list[tuple[str, str]] = [
-    # Spaces around brackets and before punctuation.
+    # Normalize spaces around brackets and before punctuation.
     (r"\r", ""),
     (r"\(", " ("),
     (r"\)", ") "),
@@ -77,8 +79,8 @@ NORMAL: list[tuple[str, str]] = [
     (r" \)", ")"),
     (r"(\d) %", r"\1%"),
     (r" ([:;])", r"\1"),
-    # Quotation marks, dashes and the ellipsis become ASCII. As in the Perl script, a right single
-    # quote that is not an apostrophe becomes a double quote.
+    # Convert quotation marks, dashes and the ellipsis to ASCII. As in the Perl script, a right
+    # single quote that is not an apostrophe becomes a double quote.
     (r"`", "'"),
     (r"''", ' " '),
     (r"[„“”]", '"'),
@@ -96,7 +98,7 @@ NORMAL: list[tuple[str, str]] = [
     (rf"«{NBSP}?", '"'),
     (rf"{NBSP}»{NBSP}", '" '),
     (rf"{NBSP}?»", '"'),
-    # Non-breaking spaces become spaces.
+    # Convert non-breaking spaces to spaces.
     (rf"{NBSP}([%:?!;])", r"\1"),
     (rf"(nº|,){NBSP}", r"\1 "),
     (rf"{NBSP}(ºC|cm)", r" \1"),
@@ -116,7 +118,7 @@ QUOTE_AND_COMMA["fr"] = QUOTE_AND_COMMA["de"]
 
 
 def normalise_punctuation(text: str, language: str) -> str:
-    """Normalise quotation marks, dashes and spaces as Moses' `normalize-punctuation` does."""
+    """Normalize quotation marks, dashes and spaces as Moses' `normalize-punctuation` does."""
     _check(language)
     for pattern, replacement in [*NORMAL, *QUOTE_AND_COMMA[language]]:
         text = re.sub(pattern, replacement, text)
@@ -124,7 +126,7 @@ def normalise_punctuation(text: str, language: str) -> str:
 
 
 def tokenise(text: str, language: str, *, normalise: bool = False) -> list[str]:
-    """Split a text into words and punctuation marks. `normalise`: apply `normalise_punctuation`
+    """Split a text into words and punctuation marks. `normalise`: call `normalise_punctuation`
     first."""
     _check(language)
     if normalise:
@@ -132,7 +134,7 @@ def tokenise(text: str, language: str, *, normalise: bool = False) -> list[str]:
     text = re.sub(r"[\x00-\x1f]", "", re.sub(r"\s+", " ", text)).strip()
     text = re.sub(rf"([^\w\s.'`,\-]|[_{SMALL_DIGITS}])", r" \1 ", text)
     text = re.sub(r"(\.{2,})", r" \1 ", text)
-    # A comma inside a number stays attached; these two rules separate all others.
+    # A comma inside a number stays attached. The next two rules separate all other commas.
     text = re.sub(r"(\D),", r"\1 , ", text)
     text = re.sub(r",(\D|$)", r" , \1", text)
     for pattern, replacement in APOSTROPHES[language]:

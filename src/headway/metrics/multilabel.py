@@ -1,6 +1,7 @@
 """Multi-label metrics, for examples with any number of labels.
 
-`shares_NC` are the probabilities of the labels, `truth_NC` ones and zeros.
+In all functions, `shares_NC` are the probabilities of the labels. `truth_NC` is one for the correct
+labels and zero for the others.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 THRESHOLD = 0.5
-"""Labels with at least this probability are predicted, until a threshold is fitted."""
+"""Default threshold: labels with at least this probability are predicted, until a threshold is
+fitted."""
 
 LOWEST, HIGHEST = 0.05, 0.95
 """Range of fitted thresholds."""
@@ -34,10 +36,10 @@ def predicted_labels(shares_NC: FloatArray, threshold: float = THRESHOLD) -> Boo
 
 
 def best_threshold(shares_NC: FloatArray, truth_NC: BoolArray) -> float:
-    """Fit the threshold with the highest micro F1, shared by all labels.
+    """Return the threshold with the highest micro F1, shared by all labels.
 
-    With calibrated probabilities the best threshold is the same for every label, and a threshold
-    per label would be fitted to very few examples of rare labels. As for a temperature,
+    With calibrated probabilities the best threshold is the same for every label. A threshold per
+    label would be fitted to very few examples of rare labels. As for a temperature,
     `PSEUDO_EXAMPLES` pseudo-examples are added.
     """
     n = len(truth_NC)
@@ -57,19 +59,19 @@ def best_threshold(shares_NC: FloatArray, truth_NC: BoolArray) -> float:
 
 
 def nll(shares_NC: FloatArray, truth_NC: NDArray[np.floating]) -> float:
-    """Mean binary cross-entropy over examples and labels, in nats."""
+    """Return the mean binary cross-entropy over examples and labels, in nats."""
     p_NC = np.clip(shares_NC, 1e-12, 1 - 1e-12)
     right_NC = truth_NC * np.log(p_NC) + (1 - truth_NC) * np.log(1 - p_NC)
     return float(-right_NC.mean())
 
 
 def micro_f1(said_NC: BoolArray, truth_NC: BoolArray) -> float:
-    """F1 over all labels of all examples together."""
+    """Return F1 over all labels of all examples together."""
     return float(_f1(*(counts.sum() for counts in _counts(said_NC, truth_NC))))
 
 
 def macro_f1(said_NC: BoolArray, truth_NC: BoolArray) -> float:
-    """Mean F1 of the labels that occur or are predicted."""
+    """Return the mean F1 of the labels that occur or are predicted."""
     right_C, said_C, true_C = (counts.sum(0) for counts in _counts(said_NC, truth_NC))
     there_C = said_C + true_C > 0
     return float(_f1(right_C, said_C, true_C)[there_C].mean()) if there_C.any() else 0.0
@@ -89,8 +91,8 @@ def label_scores(said_NC: BoolArray, truth_NC: BoolArray) -> list[ClassScore]:
 
 
 def mean_average_precision(shares_NC: FloatArray, truth_NC: BoolArray) -> float:
-    """Mean average precision (mAP) over the labels that occur. Examples with equal probabilities
-    share a rank."""
+    """Return the mean average precision (mAP) over the labels that occur. Examples with equal
+    probabilities share a rank."""
     found = [
         _average_precision(shares_N, true_N)
         for shares_N, true_N in zip(shares_NC.T, truth_NC.T, strict=True)
@@ -108,12 +110,13 @@ def _average_precision(shares_N: FloatArray, true_N: BoolArray) -> float:
 
 
 def calibration(shares_NC: FloatArray, truth_NC: BoolArray) -> Calibration:
-    """Calibration of the probabilities of all labels of all examples, predicted or not."""
+    """Return the calibration of the probabilities of all labels of all examples, predicted or
+    not."""
     return reliability(shares_NC.ravel(), truth_NC.ravel())
 
 
 def micro_f1_interval(said_NC: BoolArray, truth_NC: BoolArray) -> Interval:
-    """Micro F1 with its 95 % bootstrap interval over examples, with a fixed seed."""
+    """Return micro F1 with its 95 % bootstrap interval over examples, with a fixed seed."""
     counts_3N = np.stack([counts.sum(1) for counts in _counts(said_NC, truth_NC)]).astype(float)
     n = counts_3N.shape[1]
     random = np.random.default_rng(SEED)
@@ -127,5 +130,5 @@ def _counts(said_NC: BoolArray, truth_NC: BoolArray) -> tuple[BoolArray, BoolArr
 
 
 def _f1(right: FloatArray, answered: FloatArray, true: FloatArray) -> FloatArray:
-    """F1, with 0/0 = 0."""
+    """Return F1 from counts, with 0/0 = 0."""
     return np.asarray(2 * right / np.maximum(answered + true, 1), np.float64)

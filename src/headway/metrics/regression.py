@@ -1,4 +1,4 @@
-"""Regression metrics."""
+"""Metrics of predicted numbers (regression)."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ FloatArray = NDArray[np.float64]
 
 
 def mae(said_N: FloatArray, truth_N: FloatArray) -> float:
-    """Mean absolute error."""
+    """Return the mean absolute error."""
     return float(np.abs(said_N - truth_N).mean())
 
 
 def rmse(said_N: FloatArray, truth_N: FloatArray) -> float:
-    """Root mean squared error."""
+    """Return the root mean squared error."""
     return float(np.sqrt(((said_N - truth_N) ** 2).mean()))
 
 
 def r2(said_N: FloatArray, truth_N: FloatArray) -> float:
-    """Fraction of the variance that is explained (R²). It is negative for predictions worse than
-    the mean, and 0 if the targets have no variance."""
+    """Return the fraction of the variance that is explained (R²). It is negative if the predictions
+    are worse than the mean, and 0 if the targets have no variance."""
     spread = float(((truth_N - truth_N.mean()) ** 2).sum())
     return 1.0 - float(((said_N - truth_N) ** 2).sum()) / spread if spread else 0.0
 
 
 def pearson(said_N: FloatArray, truth_N: FloatArray) -> float:
-    """Pearson correlation; 0 if one side is constant."""
+    """Return the Pearson correlation; 0 if predictions or targets are constant."""
     x, y = said_N - said_N.mean(), truth_N - truth_N.mean()
     length = float(np.sqrt((x**2).sum() * (y**2).sum()))
     return float((x * y).sum()) / length if length > 1e-12 else 0.0
 
 
 def spearman(said_N: FloatArray, truth_N: FloatArray) -> float:
-    """Spearman rank correlation; equal numbers share their mean rank."""
+    """Return the Spearman rank correlation. Equal numbers share their mean rank."""
     return pearson(ranks(said_N), ranks(truth_N))
 
 
@@ -48,7 +48,7 @@ def ranks(values_N: FloatArray) -> FloatArray:
 
 
 def mae_interval(said_N: FloatArray, truth_N: FloatArray) -> Interval:
-    """Mean absolute error with its 95 % bootstrap interval, with a fixed seed."""
+    """Return the mean absolute error with its 95 % bootstrap interval, with a fixed seed."""
     away_N = np.abs(said_N - truth_N)
     random, n = np.random.default_rng(SEED), len(away_N)
     drawn = [away_N[random.integers(0, n, n)].mean() for _ in range(SAMPLES)]

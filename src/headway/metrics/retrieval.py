@@ -1,4 +1,5 @@
-"""Retrieval metrics: finding partners by vectors, and by tf-idf as a baseline."""
+"""Retrieval metrics, for finding the partner of each example by vectors, or by tf-idf as a
+baseline."""
 
 from __future__ import annotations
 
@@ -15,46 +16,48 @@ from torch import Tensor
 from headway.data.token_store import TokenStore
 
 COMPARED_AT_ONCE = 256
-"""Number of examples whose similarities to all others are in memory at once, to limit memory."""
+"""Number of examples whose similarities to all others are computed at a time, to limit memory."""
 
 NEAR = 1e-6
-"""Largest difference at which cosines count as equal. Rounding depends on the batch, so exact ties
-would, too."""
+"""Maximum difference at which cosines count as equal. Rounding depends on the batch, so a test for
+exact equality would depend on it, too."""
 
 Float32Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Retrieval:
-    """Retrieval scores from 0 to 1: each example searches for its partner among all candidates."""
+    """Retrieval scores from 0 to 1. For each example, all candidates are ranked to find its
+    partner."""
 
     accuracy: float
     """Fraction of examples whose partner is ranked first."""
 
     mrr: float
-    """Mean reciprocal rank."""
+    """Mean reciprocal rank of the partner."""
 
 
 def cosine(x_ND: Float32Array) -> Float32Array:
-    """Normalise vectors to length one, so that their dot products are cosines."""
+    """Normalize vectors to length one, so that their dot products are cosines."""
     lengths_N1 = np.linalg.norm(x_ND, axis=1, keepdims=True)
     return (x_ND / np.maximum(lengths_N1, 1e-12)).astype(np.float32)
 
 
 def retrieval(a_ND: Float32Array, b_ND: Float32Array, keys_N: NDArray[np.int64]) -> Retrieval:
-    """Rank the vectors of `b` by cosine for each vector of `a`. The correct one has the same index.
-    Vectors with equal keys are duplicates and do not compete with each other."""
+    """Return the retrieval scores of the vectors in `b`, ranked by cosine for each vector of `a`.
+    The correct partner has the same index. Vectors with equal keys are duplicates, and do not
+    compete with each other."""
     a, b = torch.from_numpy(cosine(a_ND)), torch.from_numpy(cosine(b_ND))
     return _ranked(lambda rows: a[rows] @ b.T, keys_N)
 
 
 def chance(n: int) -> Retrieval:
-    """Expected scores of a random ranking of `n` candidates."""
+    """Return the expected scores of a random ranking of `n` candidates."""
     return Retrieval(1 / max(1, n), float((1 / np.arange(1, n + 1)).sum()) / max(1, n))
 
 
 def text_keys(texts: TokenStore) -> NDArray[np.int64]:
-    """Return numbers that are equal for equal texts."""
+    """Return one number per text. Equal texts have equal numbers."""
     known: dict[bytes, int] = {}
     pairs = pairwise(texts.offsets.tolist())
     found = [known.setdefault(texts.tokens[i:j].tobytes(), len(known)) for i, j in pairs]
@@ -62,7 +65,8 @@ def text_keys(texts: TokenStore) -> NDArray[np.int64]:
 
 
 def bag_retrieval(a: TokenStore, b: TokenStore, vocab_size: int) -> Retrieval:
-    """Retrieval baseline without a model: cosines of bags of tokens weighted by tf-idf."""
+    """Return the scores of a baseline without a model: cosines of bags of tokens weighted by
+    tf-idf."""
     n = len(b.offsets) - 1
     all_rows = torch.arange(n)
     flat = torch.ones(vocab_size)
@@ -87,7 +91,7 @@ def bag_retrieval(a: TokenStore, b: TokenStore, vocab_size: int) -> Retrieval:
 
 
 def _bags(texts: TokenStore, rows: Tensor, weight_V: Tensor) -> Tensor:
-    """Matrix of weighted token counts of some texts."""
+    """Return the matrix of weighted token counts of the given texts."""
     tokens, lengths = texts.gather(rows.numpy())
     number_M = torch.arange(len(rows)).repeat_interleave(torch.from_numpy(lengths))
     tokens_M = torch.from_numpy(tokens)
@@ -96,7 +100,8 @@ def _bags(texts: TokenStore, rows: Tensor, weight_V: Tensor) -> Tensor:
 
 
 def _ranked(likeness: Callable[[Tensor], Tensor], keys_N: NDArray[np.int64]) -> Retrieval:
-    """Retrieval scores from similarities. Ties count as their expected value in random order."""
+    """Return retrieval scores from similarities. Ties count as their expected value in random
+    order."""
     keys, right, reciprocal = torch.from_numpy(keys_N), 0.0, 0.0
     for rows in torch.arange(len(keys)).split(COMPARED_AT_ONCE):
         like_TS = likeness(rows)

@@ -1,8 +1,8 @@
-"""Metrics of tagged words: precision, recall and F1 of spans, accuracy of plain tags.
+"""Metrics of tagged words: precision, recall and F1 of spans, and the accuracy of plain tags.
 
-Spans are found as in conlleval and seqeval (in its default mode), also in invalid tag sequences: a
-span begins wherever a tag other than O does not continue the previous one. A span is correct if
-its type, its first and its last word are.
+Spans are found as in conlleval and seqeval (in its default mode), even in invalid tag sequences: a
+span begins wherever a tag other than O does not continue the previous one. A span is correct if its
+type, its first word and its last word are correct.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from headway.metrics.classification import widened
 from headway.metrics.interval import Interval
 
 SAMPLES = 1000
-"""Bootstrap samples, as in sacreBLEU."""
+"""Number of bootstrap samples, as in sacreBLEU."""
 
 SEED = 12345
-"""Seed of the bootstrap: the default of sacreBLEU."""
+"""Random seed of the bootstrap, the default of sacreBLEU."""
 
 TagSequence = Sequence[str]
 
@@ -31,12 +31,12 @@ class TagSpan(NamedTuple):
     type: str
     first: int
     last: int
-    """Index of its last word (inclusive)."""
+    """Index of the last word of the span (inclusive)."""
 
 
 @dataclass(frozen=True)
 class SpanScore:
-    """Scores of spans from 0 to 1. `support` is the number of true spans."""
+    """Scores of spans, each from 0 to 1. `support` is the number of true spans."""
 
     precision: float
     recall: float
@@ -45,7 +45,7 @@ class SpanScore:
 
 
 def spans(tags: TagSequence) -> list[TagSpan]:
-    """Spans of one sentence in order, from BIO, BIOES or IOB1 tags."""
+    """Return the spans of one sentence in order, from BIO, BIOES or IOB1 tags."""
     found: list[TagSpan] = []
     before = ("O", "")
     for place, tag in enumerate(tags):
@@ -61,7 +61,7 @@ def spans(tags: TagSequence) -> list[TagSpan]:
 
 
 def _parts(tag: str) -> tuple[str, str]:
-    """Letter and type of a span tag. A tag without a dash is its own type."""
+    """Return the letter and the type of a span tag. A tag without a dash is its own type."""
     return tag[:1], tag.split("-", maxsplit=1)[-1] or "_"
 
 
@@ -72,7 +72,8 @@ def _continues(before: tuple[str, str], now: tuple[str, str]) -> bool:
 def span_scores(
     truths: Sequence[TagSequence], guesses: Sequence[TagSequence]
 ) -> tuple[SpanScore, dict[str, SpanScore]]:
-    """Scores of all types together (micro), and of each type that occurs or is predicted."""
+    """Return the scores of all types together (micro), and of each type that occurs or is
+    predicted."""
     totals: Counter[tuple[str, str]] = Counter()
     for true, guessed in _pairs(truths, guesses):
         for kind, found in (("true", true), ("guessed", guessed), ("right", true & guessed)):
@@ -92,13 +93,13 @@ def span_scores(
 
 
 def span_f1_interval(truths: Sequence[TagSequence], guesses: Sequence[TagSequence]) -> Interval:
-    """Micro F1 with its 95 % bootstrap interval over sentences."""
+    """Return micro F1 with its 95 % bootstrap interval over sentences."""
     rows = [[len(t & g), len(t), len(g)] for t, g in _pairs(truths, guesses)]
     return _interval(np.array(rows, dtype=np.float64).reshape(-1, 3))
 
 
 def tag_accuracy(truths: Sequence[TagSequence], guesses: Sequence[TagSequence]) -> float:
-    """Fraction of words whose tag is correct."""
+    """Return the fraction of words whose tag is correct."""
     return tag_accuracy_interval(truths, guesses).value
 
 
@@ -125,8 +126,8 @@ def _pairs(
 
 
 def _interval(counts: NDArray[np.float64]) -> Interval:
-    """F1 with its bootstrap interval over sentences. If there are as many true as predicted items,
-    F1 is the accuracy."""
+    """Return F1 with its bootstrap interval over sentences. If there are as many true as predicted
+    items, F1 equals the accuracy."""
 
     def f1(sums: NDArray[np.float64]) -> NDArray[np.float64]:
         return 2 * sums[..., 0] / np.maximum(1, sums[..., 1] + sums[..., 2])

@@ -1,4 +1,4 @@
-"""Metrics of transcripts (word and character error rate) and verification (equal error rate).
+"""Word and character error rates of transcripts, and the equal error rate of speaker verification.
 
 Error counts equal those of jiwer, even if several alignments have the same number of errors.
 """
@@ -22,27 +22,27 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 LARGE = 1 << 22
-"""Limit on the cells of an alignment table, of four bytes each. A larger alignment is split in two
-to save memory."""
+"""Maximum number of cells of an alignment table, of four bytes each. A larger alignment is split in
+two to save memory."""
 
 SPACES = re.compile(r"\s\s+")
 
 
 @dataclass(frozen=True)
 class EditCounts:
-    """Counts of the edit operations between references and outputs."""
+    """Numbers of edit operations that convert references to outputs."""
 
     hits: int = 0
     substitutions: int = 0
     deletions: int = 0
-    """Words or characters that occur only in the reference."""
+    """Number of words or characters that occur only in the reference."""
 
     insertions: int = 0
-    """Words or characters that occur only in the output."""
+    """Number of words or characters that occur only in the output."""
 
     @property
     def length(self) -> int:
-        """Length of the references."""
+        """Total length of the references in words or characters."""
         return self.hits + self.substitutions + self.deletions
 
     @property
@@ -51,8 +51,8 @@ class EditCounts:
 
     @property
     def rate(self) -> float:
-        """Errors per word or character of the references, which may exceed 1. With empty
-        references, the number of insertions."""
+        """Number of errors per word or character of the references, which may exceed 1. If the
+        references are empty, the number of insertions."""
         return self.total / self.length if self.length else float(self.insertions)
 
     def __add__(self, other: EditCounts) -> EditCounts:
@@ -65,29 +65,31 @@ class EditCounts:
 
 
 def word_errors(references: Iterable[str], answers: Iterable[str]) -> EditCounts:
-    """Word errors of all texts together; `.rate` is the word error rate (WER)."""
+    """Count the word errors of all texts together. The `rate` of the result is the word error rate
+    (WER)."""
     pairs = zip(ensure_list(references), ensure_list(answers), strict=True)
     return sum((errors(words(right), words(answer)) for right, answer in pairs), EditCounts())
 
 
 def character_errors(references: Iterable[str], answers: Iterable[str]) -> EditCounts:
-    """Character errors of all texts together, including spaces; `.rate` is the character error rate
-    (CER)."""
+    """Count the character errors of all texts together, including spaces. The `rate` of the result
+    is the character error rate (CER)."""
     pairs = zip(ensure_list(references), ensure_list(answers), strict=True)
     return sum((errors(right.strip(), answer.strip()) for right, answer in pairs), EditCounts())
 
 
 def words(text: str) -> list[str]:
-    """Split a text at spaces."""
+    """Split a text into words at spaces."""
     return [word for word in SPACES.sub(" ", text).strip().split(" ") if word]
 
 
 def without_case_and_punctuation(text: str) -> str:
-    """Lower-case a text and remove punctuation, for error rates that ignore both.
+    """Return a text in lower case and without punctuation, for error rates that ignore both.
 
-    Apostrophes and hyphens within a word are deleted (`Don't` becomes `dont`); any other character
-    that is not a letter, digit or combining mark becomes a space. Apply it to both texts, and state
-    it with the error rate."""
+    Apostrophes and hyphens within a word are deleted (`Don't` becomes `dont`). Any other character
+    that is not a letter, digit or combining mark becomes a space. Apply the function to references
+    and outputs, and mention it with the error rate.
+    """
     text = unicodedata.normalize("NFKC", text).lower()
     text = re.sub(r"(?<=\w)['’\-](?=\w)", "", text)
     kept = (c if unicodedata.category(c)[0] in "LNM" else " " for c in text)
@@ -95,7 +97,7 @@ def without_case_and_punctuation(text: str) -> str:
 
 
 def errors(reference: Sequence[str], answer: Sequence[str]) -> EditCounts:
-    """Count the errors of one text in an alignment with the fewest errors."""
+    """Count the errors of one text, in an alignment with the fewest errors."""
     numbers = {part: i for i, part in enumerate(dict.fromkeys([*reference, *answer]))}
     right = np.array([numbers[part] for part in reference], dtype=np.int64)
     said = np.array([numbers[part] for part in answer], dtype=np.int64)
@@ -103,7 +105,8 @@ def errors(reference: Sequence[str], answer: Sequence[str]) -> EditCounts:
 
 
 def _errors(right: IntArray, said: IntArray, most: int) -> EditCounts:
-    """Count the errors between two texts that have at most `most` errors."""
+    """Count the errors between two texts. `most`: upper bound of their number, which limits the
+    size of the alignment table."""
     before = _common_prefix(right, said)
     right, said = right[before:], said[before:]
     after = _common_prefix(right[::-1], said[::-1])
@@ -126,7 +129,7 @@ def _errors(right: IntArray, said: IntArray, most: int) -> EditCounts:
 
 
 def _common_prefix(a: IntArray, b: IntArray) -> int:
-    """Length of the common prefix."""
+    """Return the length of the common prefix of two sequences."""
     size = min(len(a), len(b))
     different = np.flatnonzero(a[:size] != b[:size])
     return int(different[0]) if len(different) else size
@@ -155,8 +158,11 @@ def _rows(right: IntArray, said: IntArray) -> Iterator[NDArray[np.int32]]:
 
 
 def _backtrace(table: NDArray[np.int32], right: IntArray, said: IntArray) -> EditCounts:
-    """Trace one of the shortest paths from the end. It prefers deletions, then takes insertions
-    only where necessary, as rapidfuzz does, which jiwer uses."""
+    """Count the errors along one of the shortest paths, from its end.
+
+    Deletions are preferred, and insertions are taken only where necessary. The library rapidfuzz,
+    which jiwer uses, does the same.
+    """
     i, j = len(right), len(said)
     hits = substitutions = deletions = insertions = 0
     while i and j:
@@ -177,15 +183,16 @@ def _backtrace(table: NDArray[np.int32], right: IntArray, said: IntArray) -> Edi
 
 class EqualError(NamedTuple):
     rate: float
-    """Equal error rate: the false rejection rate where it equals the false acceptance rate, 0 to 1.
-    """
+    """Equal error rate, from 0 to 1: the false rejection rate at the threshold where it equals the
+    false acceptance rate."""
 
     threshold: float
-    """Threshold of the equal error rate: trials with at least this score are accepted."""
+    """Threshold at the equal error rate. Trials with at least this score are accepted."""
 
 
 class DetPoints(NamedTuple):
-    """Detection error tradeoff (DET) curve: both error rates at rising thresholds."""
+    """Detection error tradeoff (DET) curve: false acceptance and false rejection rates at rising
+    thresholds."""
 
     threshold: FloatArray
     false_accept: FloatArray
@@ -193,8 +200,8 @@ class DetPoints(NamedTuple):
 
 
 def det_points(scores_N: NDArray[np.floating], same_N: NDArray[np.bool_]) -> DetPoints:
-    """False acceptance and false rejection rates at every distinct threshold. The first threshold
-    accepts all trials, the last none."""
+    """Return the false acceptance and false rejection rates at every distinct threshold. The first
+    threshold accepts all trials, the last none."""
     scores, same = np.asarray(scores_N, dtype=np.float64), np.asarray(same_N, dtype=bool)
     if not same.any() or same.all():
         raise ValueError(
@@ -211,7 +218,7 @@ def det_points(scores_N: NDArray[np.floating], same_N: NDArray[np.bool_]) -> Det
 
 
 def equal_error(scores_N: NDArray[np.floating], same_N: NDArray[np.bool_]) -> EqualError:
-    """Equal error rate, with linear interpolation between two thresholds."""
+    """Return the equal error rate, with linear interpolation between two thresholds."""
     threshold, accept, reject = det_points(scores_N, same_N)
     gap = reject - accept  # rises from −1 to 1
     last = int(np.flatnonzero(gap <= 0)[-1])

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.float64]
 
 SAMPLES = 1000
-"""Bootstrap samples, the default of sacreBLEU."""
+"""Number of bootstrap samples, the default of sacreBLEU."""
 
 SEED = 12345
-"""Seed of the bootstrap: the default of sacreBLEU."""
+"""Random seed of the bootstrap, the default of sacreBLEU."""
 
 N_GRAMS = 4
-"""Longest n-grams of BLEU (Papineni et al. 2002)."""
+"""Maximum length of the n-grams of BLEU (Papineni et al. 2002)."""
 
 
 Reference = str | Sequence[str]
-"""One reference of an output, or several alternative ones."""
+"""One reference of an output, or several alternative references."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class CorpusScore:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Difference of two systems (first minus second) with its 95 % interval, and the p-value of no
-    difference."""
+    """Difference of two systems (first minus second) with its 95 % interval, and the p-value of the
+    hypothesis that they do not differ."""
 
     difference: Interval
     p_value: float
@@ -61,7 +61,8 @@ def bleu(
     lowercase: bool = False,
     tokenize: str = "13a",
 ) -> CorpusScore:
-    """Corpus BLEU; `tokenize` is sacreBLEU's name (13a, intl, zh, ja-mecab, char, none …)."""
+    """Return corpus BLEU. `tokenize`: name of a sacreBLEU tokenizer (13a, intl, zh, ja-mecab, char,
+    none …)."""
     outputs, references = _pairs(outputs, references)
     from sacrebleu.metrics.bleu import BLEU
 
@@ -77,7 +78,7 @@ def chrf(
     lowercase: bool = False,
     word_order: int = 0,
 ) -> CorpusScore:
-    """Corpus chrF. The default uses only characters; `word_order=2` gives chrF++."""
+    """Return corpus chrF. The default uses only characters; `word_order=2` gives chrF++."""
     outputs, references = _pairs(outputs, references)
     from sacrebleu.metrics.chrf import CHRF
 
@@ -89,9 +90,10 @@ def chrf(
 def tokenised_bleu(
     outputs: Sequence[str], references: Sequence[str], language: str, *, lowercase: bool = True
 ) -> CorpusScore:
-    """BLEU on lower-cased tokenised text, only for comparison with papers that report it.
+    """Return BLEU on lower-cased tokenized text, only for comparison with papers that report it.
 
-    Both sides are normalised and tokenised by headway's Moses rules, then compared word by word.
+    Outputs and references are normalized and tokenized by headway's Moses rules, then compared word
+    by word.
     """
     score = bleu(
         moses(outputs, language, lowercase=lowercase),
@@ -106,8 +108,9 @@ def tokenised_bleu(
 
 
 def moses(texts: Sequence[str], language: str, *, lowercase: bool) -> list[str]:
-    """Normalise and tokenise texts by Moses rules; tokens are joined by spaces."""
-    # Lower-case first, as published pipelines do: it decides which periods mark abbreviations.
+    """Normalize and tokenize texts by Moses rules, and join their tokens by spaces."""
+    # Lower-case before tokenizing, as published pipelines do, because case decides which periods
+    # mark abbreviations.
     cased = [text.lower() for text in texts] if lowercase else texts
     return [" ".join(tokenise(text, language, normalise=True)) for text in cased]
 
@@ -115,7 +118,7 @@ def moses(texts: Sequence[str], language: str, *, lowercase: bool) -> list[str]:
 def exact_match(
     outputs: Sequence[str], references: Sequence[Reference], *, lowercase: bool = False
 ) -> CorpusScore:
-    """Percentage of outputs that exactly equal their reference, or one of several."""
+    """Return the percentage of outputs that exactly equal their reference, or one of several."""
     outputs, references = _pairs(outputs, references)
     folded = str.lower if lowercase else str
     pairs = zip(outputs, references, strict=True)
@@ -130,7 +133,7 @@ def bleu_interval(
     lowercase: bool = False,
     tokenize: str = "13a",
 ) -> Interval:
-    """BLEU with its 95 % bootstrap interval over sentences."""
+    """Return BLEU with its 95 % bootstrap interval over sentences."""
     counts = _counts(outputs, references, lowercase, tokenize)
     return _interval(_bleu_of(counts.sum(0)), _bleu_of(_resampled(counts)))
 
@@ -145,8 +148,8 @@ def compare_bleu(
 ) -> Comparison:
     """Compare two systems by a paired bootstrap test, on the same resampled sentences.
 
-    The p-value is two-sided, from resampled differences shifted to mean zero (Riezler and Maxwell
-    2005, as in sacreBLEU): the probability of a difference this large by chance.
+    The p-value is two-sided: the probability of a difference this large by chance. It is computed
+    from resampled differences shifted to mean zero (Riezler and Maxwell 2005), as in sacreBLEU.
     """
     a = _counts(first, references, lowercase, tokenize)
     b = _counts(second, references, lowercase, tokenize)
@@ -160,8 +163,8 @@ def compare_bleu(
 def _counts(
     outputs: Sequence[str], references: Sequence[Reference], lowercase: bool, tokenize: str
 ) -> Numbers:
-    """One row per sentence: numbers of matching n-grams and of n-grams for each order, and the
-    lengths of output and reference."""
+    """Return one row of BLEU statistics per sentence: the numbers of matching n-grams and of all
+    n-grams for each order, and the lengths of output and reference."""
     outputs, references = _pairs(outputs, references)
     from sacrebleu.metrics.bleu import BLEU
 
@@ -176,18 +179,20 @@ def _counts(
 
 
 def _resampled(counts: Numbers) -> Numbers:
-    """Sums over sentences drawn with replacement. Every system gets the same sentences."""
+    """Return sums of the statistics over sentences drawn with replacement, one row per bootstrap
+    sample. The seed is fixed, so every system gets the same sentences."""
     random = np.random.default_rng(SEED)
     n = len(counts)
     return np.stack([counts[random.integers(n, size=n)].sum(0) for _ in range(SAMPLES)])
 
 
 def _bleu_of(sums: Numbers) -> Numbers:
-    """Corpus BLEU from counts summed over sentences (last axis), smoothed as sacreBLEU does by
-    default."""
+    """Return corpus BLEU from statistics summed over sentences (last axis), smoothed as sacreBLEU
+    does by default."""
     matched, total = sums[..., :N_GRAMS], sums[..., N_GRAMS : 2 * N_GRAMS]
     n_output, n_reference = sums[..., -2], sums[..., -1]
-    # The k-th order without a match counts as 2^-k matches. An output without any match scores 0.
+    # The k-th order without a match counts as 2^-k matches. An output without any match gets BLEU
+    # 0.
     halvings = 2.0 ** np.cumsum(matched == 0, axis=-1)
     smooth = np.where(matched == 0, 1 / halvings, matched)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -208,7 +213,7 @@ def as_list(reference: Reference) -> list[str]:
 
 def _streams(references: Sequence[Reference]) -> list[Sequence[str]]:
     """Transpose references for sacreBLEU: the first reference of every output, then the second, and
-    so on; None if an output has no more."""
+    so on. None where an output has no more references."""
     rows: Any = zip_longest(*map(as_list, references))
     return [list(row) for row in rows]
 
