@@ -1,5 +1,5 @@
-"""Byte-pair encoding from the files of GPT (a vocabulary and merges) and of tiktoken (merge
-ranks)."""
+"""Byte-pair encoding from the files of GPT (a vocabulary and merges) and of tiktoken (tokens with
+merge ranks)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway.tokens.vocab_alignment import align_vocabulary
 
 END_OF_WORD = "</w>"
 
-# Pre-tokenization patterns of published tokenizers, which their files do not contain.
+# Pre-tokenization patterns of published tokenizers. Their files do not contain them.
 GPT2_CUTS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 CL100K_CUTS = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -39,7 +39,7 @@ O200K_CUTS = (
 def gpt2_tokenizer(
     vocabulary: Path, merges: Path, *, with_space: bool = False
 ) -> tokenizers.Tokenizer:
-    """Byte-level tokenizer of GPT-2. RoBERTa and BART have the same files."""
+    """Return the byte-level tokenizer of GPT-2. RoBERTa and BART have files in the same format."""
     made = tokenizers.Tokenizer(_merging(vocabulary, merges))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=with_space)
     made.decoder = decoders.ByteLevel()
@@ -47,7 +47,8 @@ def gpt2_tokenizer(
 
 
 def qwen_tokenizer(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
-    """Tokenizer of Qwen: files as for GPT-2, but NFC normalization and its own pattern."""
+    """Return the tokenizer of Qwen. Its files are as for GPT-2, but it uses NFC normalization and
+    its own pattern."""
     made = gpt2_tokenizer(vocabulary, merges)
     made.normalizer = normalizers.NFC()
     made.pre_tokenizer = _byte_cuts(QWEN_CUTS)
@@ -55,7 +56,7 @@ def qwen_tokenizer(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
 
 
 def gpt_tokenizer(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
-    """Tokenizer of the first GPT: lower-cased words with `</w>` at the end of each."""
+    """Return the tokenizer of the first GPT: lower-cased words, with `</w>` at the end of each."""
     model = _merging(vocabulary, merges, unk_token="<unk>", end_of_word_suffix=END_OF_WORD)
     made = tokenizers.Tokenizer(model)
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -65,12 +66,12 @@ def gpt_tokenizer(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
 
 
 def ends_words(vocabulary: Path) -> bool:
-    """Whether the vocabulary is that of the first GPT."""
+    """Whether the vocabulary is that of the first GPT, which marks the end of a word."""
     return any(piece.endswith(END_OF_WORD) for piece in read_numbers(vocabulary))
 
 
 def read_numbers(path: Path) -> dict[str, int]:
-    """Read a JSON object of pieces and their unique ids."""
+    """Read a JSON object that maps tokens to their unique ids."""
     pieces = read_json(path)
     if not isinstance(pieces, dict) or not all(type(i) is int and i >= 0 for i in pieces.values()):
         raise DataError(
@@ -101,7 +102,8 @@ def _pair(line: str) -> tuple[str, str]:
 
 
 def is_tiktoken(path: Path) -> bool:
-    """Whether a file begins like a tiktoken file: base64, a space, a number, a line end."""
+    """Whether the content of a file begins like a tiktoken file: base64, a space, a number, a line
+    end."""
     with path.open("rb") as file:
         line = file.readline(4096)
     try:
@@ -112,7 +114,7 @@ def is_tiktoken(path: Path) -> bool:
 
 
 def read_ranks(path: Path) -> dict[bytes, int]:
-    """Read the pieces of a tiktoken file with their ids, which are also the merge ranks."""
+    """Read the tokens of a tiktoken file with their ids, which are also the merge ranks."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(read_text(path).split("\n"), 1):
         if not line.strip():
@@ -139,8 +141,8 @@ def read_ranks(path: Path) -> dict[bytes, int]:
 
 
 def tiktoken_tokenizer(path: Path, cuts: str | None = None) -> tokenizers.Tokenizer:
-    """Read a tiktoken file. `cuts`: the pattern of pre-tokenization. None: inferred from the size
-    of the vocabulary."""
+    """Return the tokenizer in a tiktoken file. `cuts`: the pattern of pre-tokenization. None:
+    inferred from the size of the vocabulary."""
     ranks = read_ranks(path)
     signs = str.maketrans({chr(byte): sign for byte, sign in BYTE_SIGNS.items()})
     pieces = {
@@ -165,7 +167,8 @@ def cuts_of(n_pieces: int) -> str:
 
 
 def tiktoken_specials(n_pieces: int) -> Mapping[str, int]:
-    """Special tokens and their ids for published tiktoken files, which do not contain them."""
+    """Return the special tokens of a published tiktoken file with their ids, which the file does
+    not contain."""
     if n_pieces == 128_000:  # Llama 3
         named = {0: "begin_of_text", 1: "end_of_text", 6: "start_header_id", 7: "end_header_id",
                  9: "eot_id"}  # fmt: skip

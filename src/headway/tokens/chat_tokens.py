@@ -1,7 +1,7 @@
 """Encode the output of chat templates, in which names of special tokens become those tokens.
 
-Everywhere else, text that spells a special token stays text (`tokenizer.py`). Messages of chat
-users must stay text, too: `escape` breaks up such names in them.
+Elsewhere, text that spells a special token stays text (see `tokenizer.py`). The messages of chat
+users must stay text, too, so `escape` breaks up names of special tokens in them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ class ChatTokenEncoder:
         self._names = re.compile("|".join(known) or r"(?!)")
 
     def escape(self, text: str) -> str:
-        """Return a text that reads the same but does not spell any special token."""
+        """Return a text that looks unchanged but does not spell any special token."""
         text = text.replace(BREAK, "")
         return self._names.sub(lambda found: f"{found[0][0]}{BREAK}{found[0][1:]}", text)
 
     def encode(self, text: str) -> list[int]:
-        """Encode as the published tokenizer does, without the special tokens around a text."""
+        """Return the ids of a text as the published tokenizer encodes it, without the special
+        tokens around it."""
         found: list[int] = []
         for part in text.split(BREAK):
             found += self._inner.encode(part, add_special_tokens=False).ids

@@ -1,9 +1,9 @@
-"""Reading of tokenizer files: ours, those of `tokenizers`, and those of other programs.
+"""Read tokenizer files: those of headway, of the library `tokenizers`, and of other programs.
 
-GPT-2 has a vocabulary (`encoder.json`) and merges (`vocab.bpe`), BERT a list of pieces
-(`vocab.txt`), SentencePiece a `.model`, tiktoken a `.tiktoken`, llama2.c a `tokenizer.bin`, and
-Marian two SentencePiece models with one table of ids. How text is split is defined by their
-programs, not by the files, so this package contains these rules.
+GPT-2 has a vocabulary (`encoder.json`) and merges (`vocab.bpe`). BERT has a list of tokens
+(`vocab.txt`), SentencePiece a `.model`, tiktoken a `.tiktoken`, and llama2.c a `tokenizer.bin`.
+Marian has two SentencePiece models with one table of ids. The files do not define how text is split
+before it is looked up, so this package contains these rules.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ END_OF_TEXT = "<|endoftext|>"
 
 
 def tokenizer_files(path: Path) -> tuple[Path, ...]:
-    """Return all files of a tokenizer. `path`: one of them, or their folder."""
+    """Return the paths of all files of a tokenizer. `path`: one of the files, or their folder."""
     if path.is_dir():
         return _in_folder(path)
     folder = path.parent
@@ -63,8 +63,8 @@ def _in_folder(folder: Path) -> tuple[Path, ...]:
 
 
 def load_vocabularies(path: Path) -> Vocabularies:
-    """Load the source and target tokenizers. Most formats have one tokenizer for both. Headway's
-    own format may have two, and Marian's always has."""
+    """Load the source and target tokenizers. Most formats contain one tokenizer for both sides.
+    Headway's own format may contain two, and Marian's always does."""
     files = tokenizer_files(path)
     if len(files) == 3:
         return Vocabularies(*(_marian_side(side, files[2]) for side in files[:2]))
@@ -102,7 +102,7 @@ def _merging(vocabulary: Path, merges: Path) -> Tokenizer:
 
 
 def _pieces(path: Path) -> Tokenizer:
-    """Load a tiktoken or SentencePiece file; its content decides which."""
+    """Load a tiktoken or SentencePiece file, as detected from its content."""
     if not path.is_file():
         raise DataError(f"the tokenizer file {path} does not exist.")
     if bytepairs.is_tiktoken(path):

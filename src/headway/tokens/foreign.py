@@ -1,7 +1,7 @@
 """Load the tokenizer in a Hugging Face model folder, in any of its file formats.
 
 `tokenizer.json` has priority over the files of the model's original program. The roles of special
-tokens follow from the model type and the small configuration files in the folder.
+tokens are determined by the model type and the small configuration files in the folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OTHER_NUMBERS = ("xlm-roberta", "camembert", "mbart", "pegasus", "xlnet", "m2m_1
 
 @dataclass(frozen=True)
 class RawTokenizer:
-    """A loaded tokenizer before roles are assigned to its tokens."""
+    """A tokenizer as it was loaded, before special tokens have roles such as end token."""
 
     inner: tokenizers.Tokenizer
     where: str
@@ -47,16 +47,16 @@ class RawTokenizer:
     """Special tokens that `tokenizer.json` adds to a text; None for other formats."""
 
     pieces: bool = False
-    """Whether the format is SentencePiece or tiktoken."""
+    """Whether the file is in the format of SentencePiece or tiktoken."""
 
 
 def load_foreign(
     folder: Path, config: Mapping[str, Any], n_tokens: int, n_source_tokens: int | None = None
 ) -> Vocabularies:
-    """Load the source and target tokenizers, usually one for both.
+    """Load the source and target tokenizers, which are usually the same.
 
-    `config`: parsed config.json. `n_tokens`: vocabulary size of the model. `n_source_tokens`: that
-    of the source, if it has a vocabulary of its own. Special tokens fill unused ids.
+    `config`: parsed config.json. `n_tokens`: vocabulary size of the model. `n_source_tokens`:
+    source vocabulary size, if the model has a separate one. Special tokens fill unused ids.
     """
     hints = TokenizerHints.read(folder, config)
     if all((folder / name).is_file() for name in MARIAN):
@@ -84,8 +84,8 @@ def _finished(raw: RawTokenizer, hints: TokenizerHints, n_tokens: int) -> Tokeni
 
 
 def _whisper(raw: RawTokenizer, hints: TokenizerHints, n_tokens: int) -> Vocabularies:
-    """Build the tokenizer of Whisper: that of GPT-2, with a space before each text and special
-    tokens."""
+    """Return the tokenizer of Whisper: that of GPT-2, with a space before each text and with
+    Whisper's special tokens."""
     known = raw.inner.get_vocab(with_added_tokens=True)
     taken = set(known.values())
     extra = whisper_specials(n_tokens) | dict(hints.added)
@@ -98,7 +98,7 @@ def _whisper(raw: RawTokenizer, hints: TokenizerHints, n_tokens: int) -> Vocabul
 
 
 def _raw(folder: Path, hints: TokenizerHints) -> RawTokenizer:
-    """Load the tokenizer from the first format found in the folder."""
+    """Load the tokenizer from the first supported format in the folder."""
     if (folder / "tokenizer.json").is_file():
         inner = _library(folder / "tokenizer.json")
         return RawTokenizer(inner, str(folder / "tokenizer.json"), ends=ends_in_json(inner))
@@ -184,8 +184,8 @@ def _sentencepiece(path: Path, hints: TokenizerHints) -> RawTokenizer:
 
 
 def _marian(folder: Path, hints: TokenizerHints, n_target: int, n_source: int) -> Vocabularies:
-    """Load Marian's SentencePiece model for each side, with one table of ids for both or one for
-    each."""
+    """Load Marian's SentencePiece model for each side. Both sides have one table of ids, or each
+    has its own."""
     tables = [folder / "vocab.json"] * 2
     if hints.settings.get("separate_vocabs") or (folder / "target_vocab.json").is_file():
         tables[1] = folder / "target_vocab.json"

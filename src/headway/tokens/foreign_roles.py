@@ -1,4 +1,5 @@
-"""Roles of the tokens of a foreign tokenizer, from the small files in its folder."""
+"""Roles of the special tokens of a foreign tokenizer, from the small configuration files in its
+folder."""
 
 from __future__ import annotations
 
@@ -37,13 +38,13 @@ class TokenizerHints:
     config: Mapping[str, Any]
     generation: Mapping[str, Any]
     settings: Mapping[str, Any]
-    """Contents of tokenizer_config.json."""
+    """Content of tokenizer_config.json."""
 
     names: Mapping[str, str]
-    """Special tokens by role: bos, eos, unk, sep, pad, cls or mask."""
+    """Special tokens by role name: bos, eos, unk, sep, pad, cls or mask."""
 
     specials: tuple[str, ...]
-    """All tokens that the files declare as special."""
+    """All tokens that the configuration files declare as special."""
 
     added: Mapping[str, int]
     """Tokens that are not in the vocabulary file, with their ids."""
@@ -82,12 +83,14 @@ class TokenizerHints:
         return []
 
     def number(self, name: str) -> int | None:
-        """Return the first token id under a name of the configuration; None if there is none."""
+        """Return the first token id that the configuration lists under a name; None if there is
+        none."""
         return next(iter(self.numbers(name)), None)
 
 
 def _text(token: Any) -> str | None:
-    """Text of a token, which is stored as a string or as an object with its `content`."""
+    """Return the text of a token, which is stored as a string or as an object with its
+    `content`."""
     token = token.get("content") if isinstance(token, dict) else token
     return token if isinstance(token, str) and token else None
 
@@ -110,12 +113,13 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> tuple[dict[str, int], l
 
 
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""Tokenizer classes of `transformers` that follow tokenizer.json. Other classes add the special
-tokens of their model, whatever the file contains."""
+"""Tokenizer classes of `transformers` that use the special tokens in tokenizer.json. Other classes
+add those of their model, whatever the file contains."""
 
 
 class AddedTokens(NamedTuple):
-    """Special tokens that a tokenizer adds to a text, and to a pair of texts."""
+    """Special tokens that a tokenizer adds before and after a text, and between the texts of a
+    pair."""
 
     before: tuple[str, ...] = ()
     behind: tuple[str, ...] = ()
@@ -123,7 +127,8 @@ class AddedTokens(NamedTuple):
 
 
 def ends_in_json(inner: tokenizers.Tokenizer) -> AddedTokens:
-    """Return the special tokens that the tokenizer's own post-processor adds."""
+    """Return the special tokens that the post-processor in tokenizer.json adds to a text or a
+    pair."""
     if inner.post_processor is None:
         return AddedTokens()
     known = inner.get_vocab(with_added_tokens=False)
@@ -158,9 +163,9 @@ def _ends(
     """Return the special tokens that the published tokenizer of a language model puts around a
     text.
 
-    If `in_json` is given, they are those of tokenizer.json. Otherwise two settings decide. By
-    default there is a start token for SentencePiece and tiktoken files (`pieces`), and no end
-    token.
+    If `in_json` is given, they are those of tokenizer.json. Otherwise `add_bos_token` and
+    `add_eos_token` decide. By default there is a start token for SentencePiece and tiktoken files
+    (`pieces`), and no end token.
     """
     if in_json is not None:
         return AddedTokens(in_json.before, in_json.behind)
@@ -177,10 +182,10 @@ def token_roles_of(
     in_json: AddedTokens | None = None,
     pieces: bool = False,
 ) -> TokenRoles:
-    """Determine the roles of special tokens from the model type.
+    """Return the roles of special tokens for the model type.
 
     `in_json`: the special tokens that tokenizer.json puts around a text. `pieces`: whether the file
-    is SentencePiece or tiktoken.
+    is in the format of SentencePiece or tiktoken.
     """
     kind, names = hints.model_type, hints.names
 
@@ -233,7 +238,8 @@ def _made(where: str, **parts: Any) -> TokenRoles:
 
 
 def _banned(hints: TokenizerHints, inner: tokenizers.Tokenizer) -> tuple[str, ...]:
-    """Return the single tokens that the configuration excludes from outputs."""
+    """Return the tokens that the configuration excludes from outputs. Excluded sequences of several
+    tokens are ignored."""
     found: dict[str, None] = {}
     for table in (hints.generation, hints.config):
         for words in table.get("bad_words_ids") or []:

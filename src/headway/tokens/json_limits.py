@@ -1,7 +1,8 @@
-"""Limits on tokenizer JSON from untrusted sources, which `tokenizers` executes unchecked.
+"""Limits on tokenizer JSON from untrusted sources, which the library `tokenizers` executes
+unchecked.
 
 Three things could use up all time or memory: a pattern with catastrophic backtracking, replacements
-that lengthen a text again and again, and a token id far beyond the vocabulary of any model.
+that lengthen a text repeatedly, and a token id far beyond the vocabulary of any model.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from typing import Any
 from headway.errors import DataError
 
 MOST_TOKENS = 1 << 24
-"""Upper limit of token ids: about sixty times the largest vocabularies in use."""
+"""Upper limit of token ids, about sixty times the largest vocabularies in use."""
 
 MOST_GROWTH = 10.0
-"""Largest factor by which replacements may lengthen a text in total. The first use of each of
-`FORMS` is not counted."""
+"""Maximum factor by which all replacements together may lengthen a text. The first use of each
+normalizer in `FORMS` is not counted."""
 
 MOST_PARTS = 64
-"""Largest number of normalizers, pre-tokenizers or decoders in a sequence: far more than published
-tokenizers have."""
+"""Maximum number of normalizers, pre-tokenizers or decoders in a sequence. Published tokenizers
+have far fewer."""
 
 LONGEST = 1000
-"""Largest number of characters of a replacement or a prefix: far more than useful."""
+"""Maximum number of characters of a replacement or a prefix, far more than is useful."""
 
 FORMS = {
     "NFC": 3.0, "NFD": 4.0, "NFKC": 18.0, "NFKD": 18.0, "Precompiled": 18.0, "Lowercase": 2.0,
     "BertNormalizer": 12.0, "ByteLevel": 4.0,
 }  # fmt: skip
-"""Factor by which each of these normalizers lengthens a text in the worst case. One use of each is
+"""Factor by which each of these normalizers lengthens a text in the worst case. Using each once is
 normal; further uses multiply the growth."""
 
 _MAY_BE_EMPTY = re.compile(r"[*?^$|]|\(\?|\{0|\\[bBAzZGK]")
@@ -40,7 +41,8 @@ _GROUP = re.compile(r"\((?:\?(?:#|[imsx-]*:|[=!>]|<[=!]|<\w+>)?)?")
 
 
 def check_tokenizer(facts: Any, where: str) -> None:
-    """Reject JSON that could run forever or has impossible ids; the library checks the rest."""
+    """Raise an error for JSON that could run forever or has impossible ids. The library checks the
+    rest."""
     if not isinstance(facts, dict):
         return
     _check_numbers(facts, where)
@@ -101,7 +103,7 @@ def _check_growth(tree: Any, where: str) -> None:
 
 
 def _growth(pattern: Any, content: str) -> float:
-    """Return the factor by which one replacement can lengthen a text."""
+    """Return the maximum factor by which one replacement can lengthen a text."""
     found = pattern if isinstance(pattern, dict) else {}
     literal, regex = found.get("String"), str(found.get("Regex", ""))
     if isinstance(literal, str) and literal:
@@ -112,7 +114,7 @@ def _growth(pattern: Any, content: str) -> float:
 
 
 def _parts(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield all parts of nested sequences, in order."""
+    """Yield all components of nested sequences, in order."""
     if isinstance(tree, dict):
         if tree.get("type") != "Sequence":
             yield tree
@@ -124,12 +126,13 @@ def _parts(tree: Any) -> Iterator[dict[str, Any]]:
 def may_backtrack_forever(regex: str) -> bool:
     """Whether matching a pattern can take exponential time.
 
-    That needs a group that is repeated and contains repetitions or alternatives, or a call of a
-    group. Harmless patterns of this kind are rejected, too. Real tokenizers have none: they repeat
-    only single classes, within alternatives at the top level.
+    That is only possible if a repeated group contains repetitions or alternatives, or if a group is
+    called. Some harmless patterns of this kind are rejected, too. Published tokenizers have none:
+    they repeat only single character classes, within alternatives at the top level.
     """
     place, groups, closed = 0, [False], False
-    # For each open group, and for the last closed one: whether it has repetitions or alternatives.
+    # `groups`: for each open group, whether it contains repetitions or alternatives. `closed`: the
+    # same for the group that was closed last.
     while place < len(regex):
         sign = regex[place]
         repeat = _REPEAT.match(regex, place)
@@ -170,7 +173,7 @@ def may_backtrack_forever(regex: str) -> bool:
 
 
 def _behind_class(regex: str, place: int) -> int:
-    """Return the position after a character class in brackets, which may contain other classes."""
+    """Return the position after a character class in brackets, which may contain nested classes."""
     depth = 0
     while place < len(regex):
         if regex[place] == "\\":

@@ -1,7 +1,9 @@
-"""Read the tokenizer.bin of llama2.c: pieces of a SentencePiece model with their scores.
+"""Read the tokenizer.bin of llama2.c, which contains the tokens of a SentencePiece model and their
+scores.
 
-A space is put before the text. Neighbours whose joined piece has the best score are merged first.
-Characters without a piece become bytes. Pieces contain plain spaces instead of `▁`.
+A space is put before the text. Of all neighbouring tokens that can be merged, the pair whose result
+has the best score is merged first. Characters without a token become bytes. Tokens contain plain
+spaces instead of `▁`.
 """
 
 from __future__ import annotations
@@ -20,18 +22,19 @@ from headway.tokens.tokenizer import Tokenizer
 from headway.tokens.vocab_alignment import align_vocabulary
 
 MAX_FILE = 1 << 28
-"""Larger files are damaged or not tokenizers: the largest published ones have some ten
-megabytes."""
+"""Maximum size of a file in bytes. Larger files are damaged or not tokenizers: the largest
+published tokenizers have some ten megabytes."""
 
 SPECIALS = ["<unk>", "<s>", "</s>"]
 WORDS = Regex(" *[^ ]+| +")
 
-# The TinyStories training data puts `<s>` between stories, so this token also ends a text.
+# In the TinyStories training data, `<s>` comes between stories, so this token also ends a text.
 ROLES = TokenRoles(bos="<s>", eos="<s>", unk="<unk>")
 
 
 def load_llama2c_tokenizer(path: Path, n_tokens: int | None = None) -> Tokenizer:
-    """Read a tokenizer.bin. `n_tokens`: vocabulary size of the model, if known."""
+    """Return the tokenizer in a tokenizer.bin. `n_tokens`: vocabulary size of the model; None if
+    unknown."""
     pieces = _read(path)
     learned = [(p, s) for p, s in pieces[len(SPECIALS) :] if not ONE_BYTE.fullmatch(p)]
     ranked = [piece for piece, _ in sorted(learned, key=lambda item: -item[1])]

@@ -1,4 +1,4 @@
-"""Readable forms, word boundaries and merges of vocabulary pieces."""
+"""Readable forms, word boundaries and merges of the tokens in a vocabulary."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 SPACE_MARK = "▁"
 ONE_BYTE = re.compile("<0x[0-9A-F]{2}>")
-"""SentencePiece's notation of a byte, for characters without a piece."""
+"""Pattern of SentencePiece's byte tokens, which encode characters without a token of their own."""
 
 
 def _byte_characters() -> dict[str, int]:
-    """Map the visible characters of byte-level tokenizers to the bytes that they represent.
+    """Return the bytes that the visible characters of byte-level tokenizers represent.
 
-    Printable Latin-1 characters represent themselves. The other bytes are numbered from U+0100.
+    Printable Latin-1 characters represent themselves. The other bytes are represented by the
+    characters from U+0100 on.
     """
     kept = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in kept]
@@ -31,7 +32,7 @@ BYTE_SIGNS = {byte: sign for sign, byte in _BYTES.items()}
 
 
 def readable(piece: str) -> str:
-    """Decode a byte-level piece for display: `▁` is a space, `<0xe4>` a single byte of a
+    """Return a byte-level token in readable form: `▁` is a space, `<0xe4>` a single byte of a
     character."""
     if not all(c in _BYTES for c in piece):
         return piece
@@ -43,10 +44,11 @@ def readable(piece: str) -> str:
 def all_borders(
     pieces: Mapping[str, int], size: int, *, in_bytes: bool, inside: str, last: str = ""
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return for each id whether it always begins a word, and whether a word may continue after it.
+    """Return two arrays by token id: whether the token always begins a word, and whether the word
+    may continue after it.
 
-    Ids without a piece count as whole words. `inside`: prefix of WordPiece for pieces inside a
-    word. `last`: suffix of the first GPT for pieces at the end of a word.
+    Ids without a token count as whole words. `inside`: WordPiece's prefix of tokens inside a word.
+    `last`: the first GPT's suffix of tokens at the end of a word.
     """
     begins, open_ends = np.ones(size, np.bool_), np.zeros(size, np.bool_)
     for piece, i in pieces.items():
@@ -60,7 +62,7 @@ def _borders(piece: str, in_bytes: bool, inside: str) -> tuple[bool, bool]:
     if inside:
         return not piece.startswith(inside), True
     if in_bytes and all(c in _BYTES for c in piece):
-        # A piece that ends within a character counts as a letter.
+        # A token that ends within a character counts as a letter.
         text = bytes(_BYTES[c] for c in piece).decode("utf-8", errors="replace")
         text = text.replace("\ufffd", "a")
     else:
@@ -73,12 +75,12 @@ def _in_word(character: str) -> bool:
 
 
 def all_merges(pieces: Sequence[str]) -> list[tuple[str, str]]:
-    """Return all pairs of pieces that join to another piece, in the order of the joined pieces.
+    """Return all pairs of tokens that join to another token, in the order of the joined tokens.
 
-    SentencePiece, tiktoken and llama2.c rank merges by the joined piece: the best one first, and
-    the leftmost of equal ones. `tokenizers` ranks pairs instead. Pairs with the same joined piece
-    compete only where they overlap, as in `aa a aa`. There, the pair with the longer first part is
-    merged first.
+    SentencePiece, tiktoken and llama2.c rank merges by the joined token: the best first, and the
+    leftmost of equal ones. The library `tokenizers` ranks pairs instead. Pairs that join to the
+    same token compete only where they overlap, as in `aa a aa`. There, the pair with the longer
+    first part is merged first.
     """
     known = set(pieces)
     return [

@@ -1,4 +1,4 @@
-"""Read the small text files of a tokenizer."""
+"""Read the small text files of a tokenizer, with a limit on their size."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from headway.errors import DataError
 
 MAX_FILE = 1 << 29
-"""Larger files are damaged or not tokenizers: the largest published ones have some ten
-megabytes."""
+"""Maximum size of a file in bytes. Larger files are damaged or not tokenizers: the largest
+published tokenizers have some ten megabytes."""
 
 
 def read_text(path: Path) -> str:
@@ -32,7 +32,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Read a JSON object. A missing file is read as an empty object."""
+    """Read a JSON object. If the file is missing, return an empty object."""
     found = read_json(path) if path.is_file() else {}
     if not isinstance(found, dict):
         raise DataError(f"{path} must contain a JSON object.")

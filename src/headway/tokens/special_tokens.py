@@ -1,4 +1,4 @@
-"""Roles of special tokens, for tokenizers without the usual token names."""
+"""Roles of special tokens, such as the end token, for tokenizers without the usual token names."""
 
 from __future__ import annotations
 
@@ -14,58 +14,60 @@ from headway.specs.values import describe, fit, setting_types
 
 @dataclass(frozen=True)
 class TokenRoles:
-    """Special tokens of each role, by their text. A tokenizer without roles looks for the usual
-    names."""
+    """Special tokens of each role, as text. For a tokenizer without roles, the usual names are
+    looked up."""
 
     bos: str
-    """First token of a text or an output (Marian, T5: `<pad>`; BART: `</s>`)."""
+    """First token of a text or an output. Marian and T5 use `<pad>`, BART uses `</s>`."""
 
     eos: str
     unk: str | None = None
-    """Unknown token. None: the token with a usual name, or the end token if no text is unknown."""
+    """Unknown token. None: the token with a usual name, or the end token if every text can be
+    encoded."""
 
     mask: str | None = None
     begins: bool = True
-    """Whether prompts begin with `bos`, unless `before` is set."""
+    """Whether prompts begin with `bos`. Ignored if `before` is set."""
 
     before: tuple[str, ...] | None = None
-    """Tokens that the published tokenizer of a language model puts before every text, also before
-    prompts; often none. None: `bos`."""
+    """Tokens that the published tokenizer of a language model puts before every text and prompt;
+    often none. None: `bos`."""
 
     behind: tuple[str, ...] | None = None
     """Tokens that the published tokenizer puts after every text. None: `eos` after a text that is
-    only read, nothing after a prompt."""
+    classified, tagged or embedded, nothing after a prompt."""
 
     source_begin: str | None = None
-    """First token of a source: `<s>` for BART, which reads `<s> a </s>`. None: sources are read as
+    """First token of a source. BART reads `<s> a </s>`, so it is `<s>`. None: sources are read as
     `a </s>`."""
 
     target_begin: str | None = None
-    """First token that every output is forced to have (BART)."""
+    """First token that every output is forced to have (BART). None: no forced token."""
 
     pair_ends: int = 1
-    """Number of end tokens between the two texts of a pair. Two (RoBERTa) are for models without
-    segments."""
+    """Number of end tokens between the two texts of a pair. Models without segment embeddings, such
+    as RoBERTa, have two."""
 
     between: tuple[str, ...] | None = None
-    """Tokens between the two texts of a pair, if the published tokenizer of an encoder has a rule
-    of its own. `before` and `behind` then apply to pairs too. None: `pair_ends` end tokens."""
+    """Tokens between the two texts of a pair, if the published tokenizer of an encoder has its own
+    rule. `before` and `behind` then apply to pairs, too. None: `pair_ends` end tokens."""
 
     banned: tuple[str, ...] = ()
-    """Special tokens that outputs never contain (Marian: `<pad>`)."""
+    """Special tokens that outputs never contain, such as Marian's `<pad>`."""
 
     unwritten: tuple[str, ...] = ()
-    """Pieces of text that outputs never contain (Whisper: brackets, musical notes)."""
+    """Ordinary tokens that outputs never contain, such as Whisper's brackets and musical notes."""
 
     never_first: tuple[str, ...] = ()
-    """Tokens that must not come first in an output, after `target_begin` (Whisper: a space, the end
-    token)."""
+    """Tokens that must not come first in an output, after `target_begin`. Whisper has a space and
+    the end token."""
 
     more_ends: tuple[str, ...] = ()
-    """Further tokens that end the output of a language model (Llama 3: the end of a turn)."""
+    """Additional tokens that end the output of a language model, such as Llama 3's end of a
+    turn."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Values that differ from the defaults, for JSON."""
+        """Return the values that differ from the defaults, for JSON."""
         default = {field.name: field.default for field in fields(self)}
         return {name: value for name, value in asdict(self).items() if value != default[name]}
 
@@ -95,7 +97,7 @@ class TokenRoles:
 UNK, BOS, EOS = "<unk>", "<s>", "</s>"
 SPECIALS = [UNK, BOS, EOS]
 
-# Names of these three roles in other tokenizers, the most likely first.
+# Usual names of the unknown, start and end tokens in other tokenizers, the most likely first.
 UNK_NAMES = (UNK, "[UNK]", "<|unk|>", "<UNK>", "unk")
 BOS_NAMES = (BOS, "[CLS]", "<bos>", "<|startoftext|>", "<|begin_of_text|>", "[BOS]", "<BOS>")
 EOS_NAMES = (EOS, "[SEP]", "<eos>", "<|endoftext|>", "<|end_of_text|>", "[EOS]", "<EOS>")
@@ -111,8 +113,8 @@ def find_token(inner: tokenizers.Tokenizer, names: Sequence[str]) -> int | None:
 def find_or_add_token(
     inner: tokenizers.Tokenizer, names: Sequence[str], instead: int | None
 ) -> int:
-    """Return the id of a required token: one of `names`, otherwise `instead`, otherwise a new
-    token."""
+    """Return the id of a required token: that of one of `names`, otherwise `instead`, otherwise
+    that of a token added with the first name."""
     known = find_token(inner, names)
     known = instead if known is None else known
     if known is not None:

@@ -1,12 +1,13 @@
-"""Convert SentencePiece model files to `tokenizers`.
+"""Convert SentencePiece model files to the library `tokenizers`.
 
-The `sentencepiece` package only reads the file. The converted tokenizer needs no other package than
-`tokenizers`, so a saved run does not need it. The tests compare ids and texts with the
-`sentencepiece` package, for every kind of model and for adversarial texts, and list the texts for
-which `tokenizers` differs (`tests/tokens/test_spm.py`).
+The `sentencepiece` package is needed only to read the file. A saved run contains the converted
+tokenizer and does not need it. The tests compare ids and texts with the `sentencepiece` package,
+for every kind of model and for adversarial texts. They list the texts for which `tokenizers`
+differs (`tests/tokens/test_spm.py`).
 
-Unigram, BPE and character models are supported, with or without byte fallback. Text is prepared as
-the model specifies. As in SentencePiece, control pieces (`<s>`, `</s>`) are never found in text.
+Unigram, BPE and character models are supported, with or without byte fallback. Text is normalized
+as the model specifies. As in SentencePiece, control pieces (`<s>`, `</s>`) are never found in text.
+A piece is SentencePiece's term for a token.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from headway.tokens.pieces import SPACE_MARK, all_merges
 from headway.tokens.tokenizer_json import BEGINNING, NEVER
 
 MAX_FILE = 1 << 28
-"""Larger files are damaged or not tokenizers: the largest published ones have some ten
-megabytes."""
+"""Maximum size of a file in bytes. Larger files are damaged or not tokenizers: the largest
+published tokenizers have some ten megabytes."""
 
 UNIGRAM, BPE, WORD, CHAR = 1, 2, 3, 4
 """Model types, numbered as in `TrainerSpec.ModelType` of sentencepiece_model.proto."""
@@ -36,23 +37,23 @@ NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Piece types, numbered as in `SentencePiece.Type` of sentencepiece_model.proto."""
 
 USER_SCORE = -0.1
-"""Score of user-defined pieces: better than that of any learned piece."""
+"""Score of user-defined pieces, which is better than that of any learned piece."""
 
 LAST_RESORT_COST = 9.0
-"""Cost of pieces of Marian's other language, in addition to the worst piece. It is lower than 10,
-the cost of an unknown character in `tokenizers` and in SentencePiece."""
+"""Cost of pieces that only Marian's other language has, in addition to the cost of the worst piece.
+It is lower than 10, the cost of an unknown character in `tokenizers` and in SentencePiece."""
 
 # In most models `▁` occurs only at the start of a piece, so texts can be split before it.
 WORDS = Regex("▁*[^▁]+|▁+")
-# A text that spells a byte piece must not become it.
+# A text that spells the name of a byte piece must not be encoded as that piece.
 SPELLED_BYTE = Regex("<(?=0x[0-9A-F]{2}>)")
 MANY = 1 << 20
-"""Number of spaces to strip at the start of a text: more than a text has."""
+"""Number of spaces to strip at the start of a text. It exceeds the number of spaces in any text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentencePiece:
-    """Contents of a model file that matter for encoding."""
+    """Contents of a SentencePiece model file that affect encoding."""
 
     pieces: list[tuple[str, float, int]]
     """Text, score and type of each piece, in the order of ids."""
@@ -60,14 +61,14 @@ class SentencePiece:
     kind: int = UNIGRAM
     byte_fallback: bool = False
     suffix: bool = False
-    """Whether spaces belong to the word before them."""
+    """Whether a space belongs to the word before it, instead of the word after it."""
 
     charsmap: bytes = b""
     dummy_prefix: bool = True
     """Whether a space is put before the text."""
 
     one_blank: bool = True
-    """Whether runs of spaces become one space, and spaces at both ends are removed."""
+    """Whether several spaces in a row become one, and spaces at both ends are removed."""
 
     escapes: bool = True
     """Whether spaces are written as `▁`."""
@@ -95,7 +96,7 @@ def read_sentencepiece(path: Path) -> SentencePiece:
 
 
 def _parsed(data: bytes) -> SentencePiece:
-    """Read the contents of a model file with the Protocol Buffers classes of `sentencepiece`."""
+    """Read a model file with the Protocol Buffers classes of `sentencepiece`."""
     proto = needs("sentencepiece.sentencepiece_model_pb2", "sentencepiece")
     broken = needs("google.protobuf.message", "sentencepiece").DecodeError
     try:
@@ -152,10 +153,10 @@ def library_tokenizer(
 ) -> tokenizers.Tokenizer:
     """Convert a model to `tokenizers`.
 
-    `ids`: ids of pieces that differ from those of the model (Marian). Entries of `ids` that the
-    model lacks are found only in place of characters that it does not know; pieces without an id
-    are appended. `first`: normalizers that come
-    before those of the model (ALBERT).
+    `ids`: ids of pieces, if they differ from those of the model (Marian). If the model lacks a
+    piece in `ids`, the piece is found only where the text has characters unknown to the model.
+    Pieces without an id are appended. `first`: normalizers to apply before those of the model
+    (ALBERT).
     """
     numbers = dict(ids) if ids is not None else {p: i for i, (p, _, _) in enumerate(model.pieces)}
     last = max(numbers.values(), default=-1)
@@ -197,14 +198,16 @@ def _unigram(model: SentencePiece, numbers: Mapping[str, int]) -> models.Unigram
     for piece, score, kind in model.pieces:
         if piece in numbers:
             score = USER_SCORE if kind == USER else NEVER if kind == UNUSED else score
-            # Nine digits identify a 32-bit number, and few enough survive a round trip as JSON.
+            # Nine digits identify a 32-bit number, and are few enough to be unchanged by a round
+            # trip as JSON.
             pieces[numbers[piece]] = piece, float(f"{score:.9g}")
     unk = numbers[model.pieces[model.unk][0]]
     return models.Unigram(pieces, unk_id=unk, byte_fallback=model.byte_fallback)
 
 
 def _bpe(model: SentencePiece, numbers: Mapping[str, int]) -> models.BPE:
-    """Build a BPE model that merges any two neighbours that form a piece, the best piece first."""
+    """Return a BPE model that merges any two neighbouring pieces that join to a piece, the best
+    first."""
     learned = [(p, s) for p, s, kind in model.pieces if kind == NORMAL]
     ranked = sorted(learned, key=lambda item: -item[1])
     unk = model.pieces[model.unk][0]
@@ -218,12 +221,13 @@ def _bpe(model: SentencePiece, numbers: Mapping[str, int]) -> models.BPE:
 
 
 def _normalizers(model: SentencePiece) -> list[Any]:
-    """Normalizers that prepare a text as the model specifies.
+    """Return the normalizers that the model specifies.
 
     SentencePiece takes the longest match in its table. `Precompiled` looks up graphemes of up to
-    five bytes and loses what follows a shorter match: the second mark of a letter, or the vowel of
-    Hangul in single letters. Composing them first prevents that, and the tables compose them, too.
-    Composing again joins the marks of half-width katakana (`ｶﾞ`), which have more bytes.
+    five bytes, and loses what follows a shorter match: the second mark of a letter, or the vowel of
+    Hangul in single letters. Composing characters first prevents that without changing the result,
+    because the tables compose them, too. Composing again joins the marks of half-width katakana
+    (`ｶﾞ`), which have more bytes.
     """
     composed = normalizers.NFC()
     table = [composed, normalizers.Precompiled(model.charsmap), composed] if model.charsmap else []
@@ -241,8 +245,8 @@ def _normalizers(model: SentencePiece) -> list[Any]:
 def _prefix(model: SentencePiece) -> Any:
     """Return a normalizer that puts a space before a text.
 
-    `tokenizers` also normalizes its added tokens before it looks for them in a text. In BPE models,
-    these are the user-defined pieces, which must stay as they are.
+    The library `tokenizers` normalizes its added tokens, too, before it looks for them in a text.
+    In BPE models the user-defined pieces are added tokens, and must stay unchanged.
     """
     own = model.of_type(USER) if model.kind != UNIGRAM else []
     if not own:
@@ -252,16 +256,16 @@ def _prefix(model: SentencePiece) -> Any:
 
 
 def albert_folding(*, strip_accents: bool, lowercase: bool) -> list[Any]:
-    """Return the normalizers of ALBERT that precede those of its SentencePiece model. Doubled
-    quotation marks become one character, for example."""
+    """Return the normalizers of ALBERT that precede those of its SentencePiece model. For example,
+    doubled quotation marks become one character."""
     quotes = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     accents = [normalizers.NFKD(), normalizers.StripAccents()] if strip_accents else []
     return [*quotes, *accents, *([normalizers.Lowercase()] if lowercase else [])]
 
 
 def _cuts(model: SentencePiece) -> list[Any]:
-    """Return pre-tokenizers that split text without changing the result, so that words can be
-    cached."""
+    """Return pre-tokenizers that split a text into words without changing its ids, so that words
+    can be cached."""
     normal = model.of_type(NORMAL, USER)
     found: list[Any] = []
     if SPACE_MARK in normal and not any(SPACE_MARK in p.lstrip(SPACE_MARK) for p in normal):

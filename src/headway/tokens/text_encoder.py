@@ -25,16 +25,18 @@ class TextEncoder:
         unk: int,
         size: int | None,
     ) -> None:
-        """Create an encoder. `size`: the vocabulary size, as in `Tokenizer`."""
+        """Create an encoder from a tokenizer of the library `tokenizers`. `size`: vocabulary size.
+        None: that of the tokenizer."""
         self.inner, self.tokenizer_json = inner, tokenizer_json
         self.specials, self.unk, self.size = specials, unk, size
 
     def encode(self, texts: Sequence[str], with_space: bool = True) -> FlatIds:
-        """Encode texts on all cores. `with_space`: add a space before each text if the tokenizer is
-        configured to."""
+        """Encode texts on all cores. `with_space`: put a space before each text, if the tokenizer
+        does so."""
         if not self.tokenizer_json.languages:
             return self._encode(texts, with_space)
-        # The target language comes first, as a token such as `>>de<<`.
+        # In translation models with several languages, a text begins with the target language, such
+        # as `>>de<<`.
         firsts = [LANGUAGE.match(text) for text in texts]
         known = [m[0] if m and m[0] in self.tokenizer_json.languages else "" for m in firsts]
         rest = [text[len(name) :] for text, name in zip(texts, known, strict=True)]
@@ -45,7 +47,7 @@ class TextEncoder:
         return FlatIds.of(ids)
 
     def normalise(self, text: str) -> str:
-        """Return the text that `decode` returns after `encode`."""
+        """Return the normalized text, which `Tokenizer.decode` returns after `encode`."""
         normalizer = self._without_space.normalizer
         try:
             seen = text if normalizer is None else normalizer.normalize_str(text)
@@ -72,8 +74,8 @@ class TextEncoder:
 
     @cached_property
     def _cutter(self) -> tokenizers.Tokenizer:
-        """The tokenizer that encodes: a copy in which text cannot spell special tokens, or the
-        original one if no copy is needed."""
+        """The tokenizer to encode with. It is a copy in which text cannot spell special tokens, or
+        the original if text cannot do so there."""
         spelled = self.tokenizer_json.model["type"] in ("Unigram", "WordLevel")
         if not spelled or self.tokenizer_json.cuts_at_spaces:
             return self.inner
@@ -85,7 +87,8 @@ class TextEncoder:
 
 
 def _name_panic(error: BaseException) -> None:
-    """Turn a Rust panic into a DataError. The library panics if a pattern backtracks too long."""
+    """Raise a DataError instead of a Rust panic. The library panics if a pattern backtracks too
+    long."""
     if type(error).__name__ == "PanicException":
         raise DataError(
             f"the tokenizer failed on a text because of one of its patterns or tables: {error}."
@@ -93,7 +96,7 @@ def _name_panic(error: BaseException) -> None:
 
 
 def _not_text(texts: Sequence[str]) -> str:
-    """Return the message about lone surrogates, the only invalid Unicode that a Python string can
-    contain."""
+    """Return the message about lone surrogates, which are the only invalid Unicode that a Python
+    string can contain."""
     halves = (text for text in texts if any("\ud800" <= c <= "\udfff" for c in text))
     return f"a text is not valid Unicode: {next(halves, '')[:40]!a} has half of a surrogate pair."

@@ -1,7 +1,7 @@
 """Convert text to token ids and back, and read and write the `tokenizer.json` of a run.
 
-This is a thin layer over `tokenizers`, whose JSON contains everything: normalization,
-lower-casing, pre-tokenization, the vocabulary and the decoder.
+This is a thin layer over the library `tokenizers`. Its JSON contains normalization, lower-casing,
+pre-tokenization, the vocabulary and the decoder.
 """
 
 from __future__ import annotations
@@ -57,28 +57,28 @@ LONG_TEXT = 2_000
 """Average number of characters per text above which caching words gains nothing."""
 
 MAX_KNOWN = 1 << 18
-"""Maximum number of cached words. Beyond it the cache is emptied, so that its memory stays
-bounded."""
+"""Maximum number of cached words. A larger cache is emptied, so that its memory stays bounded."""
 
 
 class EncodedWords(NamedTuple):
-    """Encoded sentences that were given as lists of words."""
+    """Encoded sentences that were given as lists of words, with the number of ids of each word."""
 
     text: FlatIds
-    """Ids of each sentence."""
+    """Token ids of each sentence."""
 
     pieces: FlatIds
-    """Number of ids of each word, for each sentence; at least one."""
+    """Number of token ids of each word in each sentence; at least one."""
 
     shapes: FlatIds | None = None
-    """`WordShape` of each word, if the tokenizer ignores case."""
+    """`WordShape` of each word in each sentence. None if the tokenizer distinguishes upper and
+    lower case."""
 
 
 class Tokenizer:
     """A tokenizer with one vocabulary.
 
-    `encode` and `decode` do not add special tokens; batches and searches do. Text that spells a
-    special token stays text, so no line of a file can end a sentence early.
+    `encode` and `decode` do not add special tokens; code that forms batches or generates text does.
+    Text that spells a special token stays text, so no line of a file can end a sentence early.
     """
 
     bos: int
@@ -107,10 +107,10 @@ class Tokenizer:
         *,
         size: int | None = None,
     ) -> None:
-        """Wrap a tokenizer of `tokenizers`.
+        """Wrap a tokenizer of the library `tokenizers`.
 
-        `size`: the size of the vocabulary, if `inner` has further pieces beyond it, which count as
-        unknown.
+        `size`: vocabulary size, if it is smaller than that of `inner`. Ids beyond it become
+        unknown. None: that of `inner`.
         """
         self._inner, self.roles, self._size = inner, roles, size
         self._words = WordTable()
@@ -123,8 +123,8 @@ class Tokenizer:
         inner.encode_special_tokens = True  # not kept in the JSON
 
     def _find_by_roles(self, roles: TokenRoles, where: str) -> None:
-        """Find special tokens by their roles. Missing ones are not added, because the vocabulary of
-        a trained model is complete."""
+        """Set the special tokens from their roles. Missing tokens are not added, because the
+        vocabulary of a trained model is complete."""
 
         def found(name: str) -> int:
             i = self._inner.token_to_id(name)
@@ -173,11 +173,12 @@ class Tokenizer:
                 f"{where} has no end token. Add one of these tokens: {', '.join(EOS_NAMES)}. To "
                 "train a new tokenizer instead, remove tokenizer.file."
             )
-        # GPT-2 has a single special token, which also begins a text. Unknown text does not exist.
+        # GPT-2 has a single special token, which also begins a text. It has no unknown token,
+        # because bytes cover any text.
         missing = eos if self.covers_everything else None
         self.eos = eos
         self.bos = find_or_add_token(inner, BOS_NAMES, missing)
-        # In a byte-level vocabulary `unk` is an ordinary piece.
+        # In a byte-level vocabulary, `unk` is an ordinary token.
         names = UNK_NAMES[:-1] if self.covers_everything else UNK_NAMES
         self.unk = find_or_add_token(inner, names, missing)
         self.pair_ends, self.banned = 1, ()
@@ -186,7 +187,8 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str, where: str) -> Tokenizer:
-        """Read the JSON of `tokenizers`, or `{"tokenizer": …, "roles": …}`."""
+        """Read a tokenizer from JSON, either in the format of the library `tokenizers` or as
+        `{"tokenizer": …, "roles": …}`. `where`: the name of the file, for errors."""
         more: dict[str, Any] = {}
         try:
             facts = values = json.loads(text)
@@ -212,7 +214,7 @@ class Tokenizer:
             raise DataError(f"cannot read the tokenizer {where}: {error}.") from error
 
     def to_json(self) -> str:
-        """Return the complete tokenizer as JSON, for `from_json`."""
+        """Return the complete tokenizer as JSON, which `from_json` reads."""
         more: dict[str, Any] = {}
         if self.roles is not None:
             more["roles"] = self.roles.as_dict()
@@ -233,8 +235,8 @@ class Tokenizer:
         return self._size or self._inner.get_vocab_size(with_added_tokens=True)
 
     def special(self, name: str) -> int | None:
-        """Return the id of a special token; None if it is missing. All names in `MASK_NAMES` mean
-        the mask."""
+        """Return the id of a special token; None if it is missing. Each name in `MASK_NAMES` means
+        the mask token."""
         if name in MASK_NAMES:
             return self.mask
         found = self._inner.token_to_id(name)
@@ -271,11 +273,11 @@ class Tokenizer:
         return self.encode_flat(texts).lists()
 
     def encode_flat(self, texts: Sequence[str]) -> FlatIds:
-        """Encode many texts to arrays.
+        """Encode many texts, and return their concatenated ids.
 
-        In our own tokenizers, no piece crosses a single space, so every word between spaces is
-        encoded once and cached. Long texts are encoded whole on all cores. So are texts with other
-        white space next to a space, or with a word too long for the cache.
+        In headway's own tokenizers, no token crosses a single space, so every word between spaces
+        is encoded once and cached. Long texts are encoded whole on all cores. So are texts with
+        other white space next to a space, or with a word too long for the cache.
         """
         texts = ensure_list(texts)
         if not self._tokenizer_json.cuts_at_spaces or sum(map(len, texts)) >= LONG_TEXT * len(
@@ -301,11 +303,11 @@ class Tokenizer:
         return flat.with_rows(unknown, self._encoder.encode(list(compress(texts, unknown))))
 
     def encode_parts(self, texts: Sequence[str], goes_on: NDArray[np.bool_]) -> FlatIds:
-        """Encode texts of which some continue the previous one (`goes_on`). No space is put before
-        those, so that the parts of a document decode to the document."""
+        """Encode texts, some of which continue the previous text (`goes_on`). No space is put
+        before those that do, so that the parts of a document decode to the document."""
         if not goes_on.any() or not self._tokenizer_json.adds_a_space:
             return self.encode_flat(texts)
-        # A text that begins with a space is encoded without it, because the tokenizer adds one.
+        # The tokenizer adds a space, so a text that begins with a space is encoded without it.
         spaced = np.array([len(text) > 1 and text[0] == " " for text in texts], np.bool_)
         spaced &= goes_on & self._tokenizer_json.prepends
         bare = goes_on & ~spaced
@@ -351,7 +353,8 @@ class Tokenizer:
         return starts
 
     def whole_words(self, ids: Sequence[int]) -> list[str]:
-        """Return the word of each id; an empty string for pieces that continue a word."""
+        """Return the word that each token begins. Tokens that continue a word get an empty
+        string."""
         begins, _ = self._borders
         pieces = self.tokens(ids)
         return [
@@ -361,12 +364,13 @@ class Tokenizer:
 
     @property
     def begins_words(self) -> NDArray[np.bool_]:
-        """For each id, whether it always begins a word."""
+        """Array by token id: whether the token always begins a word."""
         return self._borders[0]
 
     @cached_property
     def _borders(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """For each id, whether it begins a word, and whether a word may continue after it."""
+        """Two arrays by token id: whether the token always begins a word, and whether the word may
+        continue after it."""
         pieces = self._inner.get_vocab(with_added_tokens=True)
         ordinary = {piece: i for piece, i in pieces.items() if i not in self.specials}
         size = max(pieces.values()) + 1
@@ -379,38 +383,40 @@ class Tokenizer:
         )
 
     def _is_context_free(self, word: str) -> bool:
-        """Whether a word between spaces is encoded the same in any context."""
+        """Whether a word between spaces has the same ids in any context."""
         seen = word if word.isascii() else self.normalise(word)
         return bool(seen) and seen == seen.strip()
 
     def as_source(self, ids: Sequence[int]) -> list[int]:
-        """Add the special tokens around a source text for an encoder."""
+        """Return the ids of a source text with the special tokens for an encoder around them."""
         begin = [] if self.source_begin is None else [self.source_begin]
         return [*begin, *ids, self.eos]
 
     def as_prompt(self, ids: Sequence[int]) -> list[int]:
-        """Add the special tokens around a prompt for a language model; the result is not empty."""
+        """Return the ids of a prompt with the special tokens for a language model around them; at
+        least one id."""
         return [*self.as_open_prompt(ids), *self.prompt_ends[1]]
 
     def as_text(self, ids: Sequence[int]) -> list[int]:
-        """Add the special tokens around a text that is classified, tagged or embedded; the result
-        is not empty."""
+        """Return the ids of a text that is classified, tagged or embedded, with its special tokens
+        around them; at least one id."""
         before, behind = self.text_ends
         return [*before, *ids, *behind] or [self.bos]
 
     def as_open_prompt(self, ids: Sequence[int]) -> list[int]:
-        """Add only the special tokens before a prompt; the result is not empty."""
+        """Return the ids of a prompt with only the special tokens before it; at least one id."""
         return [*self.prompt_ends[0], *ids] or [self.bos]
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, without special tokens and ids outside the vocabulary."""
+        """Return the text of token ids, without special tokens and ids outside the vocabulary."""
         return self._inner.decode([int(i) for i in ids], skip_special_tokens=True)
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
-        """Return a readable piece for each id: `▁` is a space, `<0xe4>` a byte of a character."""
+        """Return a readable form of each token: `▁` is a space, `<0xe4>` a single byte of a
+        character."""
         known = self._readable
         for i in ids:
             if i not in known:
@@ -437,7 +443,7 @@ class Tokenizer:
         return self._tokenizer_json.covers_everything
 
     def unknown_characters(self, text: str) -> set[str]:
-        """Return the characters for which there is no token, except white space."""
+        """Return the characters of a text that have no token, except for white space."""
         if self.covers_everything:
             return set()
         return {c for c in set(self.normalise(text)) - self._alphabet if not c.isspace()}
@@ -471,8 +477,8 @@ def check_rows(inner: tokenizers.Tokenizer, size: int | None, where: str) -> Non
 
 @dataclass(frozen=True)
 class Vocabularies:
-    """Tokenizers of source and target, as stored in `tokenizer.json`. They may be the same
-    object."""
+    """Tokenizers of source and target, as stored in `tokenizer.json`. With a joint vocabulary, they
+    are the same object."""
 
     source: Tokenizer
     target: Tokenizer
@@ -483,7 +489,7 @@ class Vocabularies:
 
     @classmethod
     def load(cls, path: Path) -> Vocabularies:
-        """Read the JSON of `tokenizers`, or `{"source": …, "target": …}` with one for each side."""
+        """Read a file with the JSON of one tokenizer, or with `{"source": …, "target": …}`."""
         try:
             text = path.read_text(encoding="utf-8")
             values = json.loads(text)
@@ -503,7 +509,7 @@ class Vocabularies:
         return cls(both, both)
 
     def save(self, path: Path) -> None:
-        """Write the file atomically: to a temporary file that is then moved into place."""
+        """Write the tokenizers to a file atomically: to a temporary file that then replaces it."""
         if self.joint:
             text = self.source.to_json()
         else:

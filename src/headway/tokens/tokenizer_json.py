@@ -1,4 +1,5 @@
-"""Properties of a tokenizer that follow from its `tokenizers` JSON."""
+"""Properties of a tokenizer that are determined by its JSON in the format of the library
+`tokenizers`."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from typing import Any
 import tokenizers
 from tokenizers import models
 
-# Pre-tokenization of our own tokenizers: letters with their marks, digits, other symbols or spaces,
-# each with the space before it. Sub-word tokenizers separate digits, word tokenizers separate
-# symbols.
+# Pre-tokenization pattern of headway's own tokenizers: letters with their marks, digits, other
+# symbols or spaces, each with the space before it. Sub-word tokenizers separate digits, word
+# tokenizers separate symbols.
 SUBWORD_CUTS = r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 WORD_CUTS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]|\s+(?!\S)|\s+"
 
 NEVER = -1e6
-"""Score of unigram pieces that must not be found in text, such as pieces that only the other
+"""Score of unigram tokens that must not be found in text, such as tokens that only the other
 language of a translation model uses."""
 
 BEGINNING = r"\A"
@@ -33,7 +34,7 @@ class TokenizerJson:
 
     @cached_property
     def in_bytes(self) -> bool:
-        """Whether pieces are byte-level: each character represents one byte."""
+        """Whether tokens are byte-level, so that each of their characters represents one byte."""
         return bool(_parts(self.tree["pre_tokenizer"], "ByteLevel"))
 
     @property
@@ -60,7 +61,7 @@ class TokenizerJson:
 
     @cached_property
     def cuts_at_spaces(self) -> bool:
-        """Whether pre-tokenization is that of our own tokenizers, in which no piece crosses a
+        """Whether pre-tokenization is that of headway's own tokenizers, in which no token crosses a
         single space."""
         cuts = (self.tree["pre_tokenizer"] or {}).get("pretokenizers") or [{}]
         first = cuts[0].get("pattern", {}).get("Regex")
@@ -68,7 +69,7 @@ class TokenizerJson:
 
     @cached_property
     def marks_spaces(self) -> bool:
-        """Whether pieces contain `▁` for a space, which decoding converts back."""
+        """Whether tokens contain `▁` for a space, which decoding converts back."""
         return bool(_parts(self.tree["decoder"], "Metaspace")) or any(
             part["pattern"] == {"String": "▁"} and part["content"] == " "
             for part in _parts(self.tree["decoder"], "Replace")
@@ -76,13 +77,14 @@ class TokenizerJson:
 
     @cached_property
     def added_tokens(self) -> list[str]:
-        """Added tokens that are matched in a text before anything else."""
+        """Added tokens, which are matched in a text before anything else."""
         found = [t["content"] for t in self.tree["added_tokens"] if not t["special"]]
         return [token for token in found if token not in self.languages]
 
     @cached_property
     def languages(self) -> frozenset[str]:
-        """Language tokens such as `>>de<<`, which only count at the start of a text."""
+        """Language tokens such as `>>de<<`, which have their meaning only at the start of a
+        text."""
         added = (t["content"] for t in self.tree["added_tokens"] if not t["special"])
         return frozenset(t for t in added if t.startswith(">>") and t.endswith("<<"))
 
@@ -91,8 +93,8 @@ class TokenizerJson:
     ) -> tokenizers.Tokenizer:
         """Return a copy of the tokenizer in which text cannot spell a special token.
 
-        Unigram and word-level models look up parts of the text in the vocabulary and would find
-        special tokens there.
+        Unigram and word-level models look up parts of the text in the vocabulary, so they would
+        find special tokens in it.
         """
         facts = deepcopy(self.tree)
         kept = set(self.added_tokens)
@@ -110,8 +112,10 @@ class TokenizerJson:
 
 
 def build_tokenizer(facts: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    """Build a tokenizer from its JSON with exact scores. The reader of `tokenizers` changes the
-    last digit of some scores in every round trip."""
+    """Build a tokenizer from its JSON with exact scores.
+
+    When the library `tokenizers` reads JSON, it changes the last digit of some scores.
+    """
     made = tokenizers.Tokenizer.from_str(json.dumps(facts))
     model = facts["model"]
     if isinstance(model, dict) and model.get("type") == "Unigram":
@@ -122,7 +126,8 @@ def build_tokenizer(facts: Mapping[str, Any]) -> tokenizers.Tokenizer:
 
 
 def _parts(tree: Any, kind: str) -> list[dict[str, Any]]:
-    """Return all normalizers, pre-tokenizers or decoders of a type in nested sequences."""
+    """Return all components of a type (normalizers, pre-tokenizers or decoders) in nested
+    sequences."""
     if not isinstance(tree, dict):
         return []
     inner = [
@@ -141,14 +146,14 @@ def _without_prefix(tree: Any) -> Any:
 
 
 def _is_prefix(part: Mapping[str, Any]) -> bool:
-    """Whether a normalizer puts a space before all texts, or before all but certain texts."""
+    """Whether a normalizer puts a space before all texts, or before all but some specific texts."""
     if part.get("type") == "Replace":
         return str(part["pattern"].get("Regex")).startswith(f"{BEGINNING}(?!")
     return part.get("type") == "Prepend"
 
 
 def _hide(model: dict[str, Any], specials: Collection[int]) -> None:
-    """Rename special tokens, and pieces that must not be found, to names that no text contains."""
+    """Rename special tokens, and tokens that must not be found, to names that no text contains."""
     if model["type"] == "Unigram":
         for i, (_, score) in enumerate(model["vocab"]):
             if i in specials or score <= NEVER:

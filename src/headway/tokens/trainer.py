@@ -1,8 +1,9 @@
 """Train tokenizers on the texts of a run.
 
 The sub-word kinds bpe and unigram work on bytes, so they cover any text. The space before a word
-belongs to it, and decoding restores the text exactly, with all its spaces. One space is put before
-the text, so that a word is the same token at the start as anywhere else; decoding removes it.
+belongs to its token, and decoding restores the text exactly, with all its spaces. One space is put
+before the text, so that a word has the same token at the start as anywhere else. Decoding removes
+this space.
 """
 
 from __future__ import annotations
@@ -32,38 +33,38 @@ from headway.tokens.vocabtxt import bert_normaliser
 from headway.tokens.wordpiece import INSIDE, learn_pieces
 
 SAMPLE = 10_000_000
-"""Maximum number of characters that a vocabulary is trained on. A larger corpus is thinned
+"""Maximum number of characters on which a vocabulary is trained. A larger corpus is thinned
 evenly."""
 
 MAX_TEXT = 10_000
-"""Maximum number of characters of a text that are used. A word of a million letters would take
+"""Maximum number of characters that are used of each text. A word of a million letters would take
 hours."""
 
 SHARE_OF_PARTS = 0.6
-"""Share of a unigram vocabulary that the trainer of `tokenizers` fills; the rest is for whole words
-that it misses. A judgement."""
+"""Share of a unigram vocabulary that is learned by the `tokenizers` trainer. The rest is reserved
+for whole words that it misses. Chosen by hand, not tuned."""
 
 CHARACTERS_A_PAIR = 120
-"""Typical number of characters of a sentence pair, both sides together. It converts the size of
-other texts to a number of pairs."""
+"""Typical number of characters of a sentence pair, source and target together. It converts the size
+of other texts to a number of pairs."""
 
 BYTES = "bytes"
 """Kind of tokenizer whose vocabulary is fixed, so that no texts are read to train it."""
 
 MAX_WORDS = 32_000
-"""Largest vocabulary of words that is chosen by default."""
+"""Default size of a vocabulary of words, including special tokens."""
 
 MAX_CHARACTERS = 8_000
-"""Largest vocabulary of characters that is chosen by default."""
+"""Default size of a vocabulary of characters, including special tokens."""
 
 
 def train_vocabularies(
     sources: Iterable[str], targets: Iterable[str], settings: TokenizerSettings, n_pairs: int
 ) -> Vocabularies:
-    """Train one vocabulary for both sides or one per side, or load the given file.
+    """Train one vocabulary for both sides or one per side, or load the file in the settings.
 
-    `n_pairs`: size of the corpus, which determines the size of the vocabulary unless that is set.
-    The same text always gives the same vocabulary.
+    `n_pairs`: number of sentence pairs, which determines the size of the vocabulary unless the
+    settings do. The same text always gives the same vocabulary.
     """
     if settings.file is not None:
         return load_vocabularies(Path(settings.file))
@@ -85,10 +86,10 @@ def train_on_texts(
     n_characters: int,
     specials: Sequence[str] = (),
 ) -> Tokenizer:
-    """Train one vocabulary for texts in one language, or load the given file.
+    """Train one vocabulary for texts in one language, or load the file in the settings.
 
-    `specials`: special tokens that follow the usual three. If the given file lacks some of them,
-    they are appended.
+    `specials`: special tokens that follow the usual three. If the file lacks some of them, they are
+    appended.
     """
     if settings.file is not None:
         return load_tokenizer(Path(settings.file)).with_specials(specials)
@@ -108,10 +109,11 @@ def train_tokenizer(
 
 
 def choose_size(kind: str, n_pairs: int) -> int:
-    """Choose the size of a vocabulary for a corpus of `n_pairs`.
+    """Return the default size of a vocabulary for a corpus of `n_pairs` sentence pairs.
 
-    Sub-words: 4,000 for 10,000 pairs, growing with the power 0.4 of the corpus: 6,200 for 30,000,
-    10,000 for 100,000, 19,000 for 500,000, and 32,000 from 1.8 million. A multiple of 64.
+    For sub-words it is 4,000 for 10,000 pairs, and grows with the power 0.4 of the corpus: 6,200
+    for 30,000, 10,000 for 100,000, 19,000 for 500,000, and 32,000 from 1.8 million. It is a
+    multiple of 64.
     """
     if kind == "words":
         return MAX_WORDS
@@ -122,10 +124,11 @@ def choose_size(kind: str, n_pairs: int) -> int:
 
 
 def thin_pairs(pairs: Iterable[tuple[str, str]], limit: int) -> list[tuple[str, str]]:
-    """Keep every k-th pair, where k is the smallest power of two that leaves at most `limit`
+    """Return every k-th pair, where k is the smallest power of two that leaves at most `limit`
     characters.
 
-    The number of pairs need not be known, and memory never holds more than `limit` characters.
+    The number of pairs need not be known in advance, and memory never holds more than `limit`
+    characters.
     """
     kept: list[tuple[str, str]] = []
     step, size = 1, 0
@@ -192,7 +195,8 @@ def _bpe(
 def _unigram(
     lines: list[str], size: int, settings: TokenizerSettings, specials: list[str]
 ) -> tokenizers.Tokenizer:
-    """Train a unigram model, and add the frequent whole words that the library's trainer misses.
+    """Train a unigram model, and add the frequent whole words that the trainer of `tokenizers`
+    misses.
 
     The trainer takes its candidates from substrings that different words share, whatever their
     frequency. It therefore never learns a word that is not part of another word.
@@ -220,8 +224,11 @@ def _unigram(
 def _wordpiece(
     lines: list[str], size: int, settings: TokenizerSettings, specials: list[str]
 ) -> tokenizers.Tokenizer:
-    """Train a tokenizer like BERT's: words and punctuation are separate, and pieces inside a word
-    begin with `##`. Decoding is not exact. Lower-casing removes accents too."""
+    """Train a tokenizer like BERT's: words and punctuation are separate, and tokens inside a word
+    begin with `##`.
+
+    Decoding does not restore the text exactly. Lower-casing removes accents, too.
+    """
     frame = tokenizers.Tokenizer(models.WordPiece(unk_token=UNK))
     frame.normalizer = normalizers.Sequence(
         [*_normalisers(replace(settings, lowercase=False)), bert_normaliser(settings.lowercase)]
@@ -237,8 +244,8 @@ def _wordpiece(
 def _missed_words(
     tokenizer: tokenizers.Tokenizer, scores: dict[str, float], counts: Counter[str]
 ) -> list[tuple[str, float]]:
-    """Return words that would make the text more likely if they were one piece, with scores, the
-    best first."""
+    """Return the words that would make the text more likely if they were one token, with scores,
+    the best first."""
     words = sorted(counts)
     cut = [[token.value for token in tokenizer.model.tokenize(word)] for word in words]
     n_pieces = sum(counts[word] * len(pieces) for word, pieces in zip(words, cut, strict=True))
@@ -254,11 +261,11 @@ def _missed_words(
 def _in_order(
     learned: list[tuple[str, float | None]], specials: list[str]
 ) -> list[tuple[str, float]]:
-    """Sort pieces and round scores, so that they do not depend on the hashing of the trainer, which
-    changes the last digits of its sums from run to run.
+    """Return the tokens of a trained unigram model in a reproducible order, with rounded scores.
 
-    Single bytes that the text lacks get decreasing scores below all others, in random order (or no
-    scores if there is no text).
+    The trainer's hash tables change the last digits of its sums from run to run. Single bytes that
+    the text lacks get scores below all others, in random order (or no scores if there is no text).
+    Here they are sorted, and get one score.
     """
     pieces = {piece: -100.0 if score is None else score for piece, score in learned}
     for name in specials:
@@ -279,7 +286,7 @@ def _characters(
     for line in lines:
         counts.update(frame.normalizer.normalize_str(line))
     vocabulary = _ids([*specials, *_most_frequent(counts, size - len(specials))])
-    # A model without merges makes every character a token.
+    # In a model without merges, every character is a token.
     frame.model = models.BPE(vocabulary, [], unk_token=UNK)
     frame.add_special_tokens(specials)
     return frame
@@ -306,7 +313,7 @@ def _bytes(
 
 
 def _word_counts(frame: tokenizers.Tokenizer, lines: list[str]) -> Counter[str]:
-    """Count the words that pre-tokenization splits the lines into."""
+    """Count the words into which pre-tokenization splits the lines."""
     between_spaces: Counter[str] = Counter()
     for line in lines:
         between_spaces.update(line.split(" "))

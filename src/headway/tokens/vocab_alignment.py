@@ -1,4 +1,5 @@
-"""Align a tokenizer with the embedding rows of a model: exactly one token per row."""
+"""Align a tokenizer with the embedding matrix of a model, so that there is exactly one token per
+row."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from headway.tokens.tokenizer_json import NEVER
 
 
 def unused_name(i: int) -> str:
-    """Name of the placeholder token for an embedding row that the original tokenizer does not
-    use."""
+    """Return the name of the placeholder token for a row of the embedding matrix that the original
+    tokenizer does not use."""
     return f"<|unused {i}|>"
 
 
@@ -24,11 +25,12 @@ def align_vocabulary(
     where: str,
     extra: Mapping[str, int] | None = None,
 ) -> tokenizers.Tokenizer:
-    """Add `extra` tokens at their ids, and special tokens for all other unused rows.
+    """Add `extra` tokens at their ids, and placeholder tokens for all other unused rows of the
+    embedding matrix.
 
     Special tokens after the last row (such as a padding token that only the tokenizer has) are
-    removed; other tokens without a row are an error. `n_rows`: number of embedding rows; None: as
-    many as are needed.
+    removed; other tokens without a row are an error. `n_rows`: number of rows. None: as many as the
+    tokens need.
     """
     inner = _drop_last_rows(inner, n_rows, where)
     vocab: dict[str, int] = inner.get_vocab(with_added_tokens=True)
@@ -75,14 +77,14 @@ def _drop_last_rows(
             f"{', '.join(map(repr, names[:5]))}{more}."
         )
     facts["added_tokens"] = [t for t in added if t["content"] not in over]
-    # The post-processor may name removed tokens. It is not needed, because encoding here never adds
-    # special tokens.
+    # The post-processor may name removed tokens. It is not needed, because headway adds special
+    # tokens itself.
     facts["post_processor"] = None
     return tokenizers.Tokenizer.from_str(json.dumps(facts))
 
 
 def _fill(model: dict[str, Any], vocab: Mapping[str, int]) -> None:
-    """Add all tokens to the vocabulary of the model itself, because added tokens cannot have
+    """Add tokens to the vocabulary of the model component, because added tokens cannot have
     arbitrary ids."""
     if model["type"] == "Unigram":
         have = len(model["vocab"])

@@ -1,4 +1,5 @@
-"""Vocabulary files with one piece per line: BERT, and models of chemical formulas or proteins."""
+"""Vocabulary files with one token per line, of BERT and of models of chemical formulas or
+proteins."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ from headway.tokens.small_files import read_text
 PROTEIN_SPECIALS = ("<cls>", "<pad>", "<eos>", "<unk>", "<mask>")
 BERT_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
-# Pattern that splits a molecule or a reaction in SMILES, as published models do: atoms in brackets,
+# Pattern that splits a molecule or a reaction in SMILES, as in published models: atoms in brackets,
 # atoms of one or two letters, bonds, branches and rings. Other characters are skipped.
 SMILES_CUTS = (
     r"\[[^\]]+\]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$"
     r"|%[0-9]{2}|[0-9]"
 )
 SMILES_SIGNS = {"C", "(", ")", "=", "[nH]"}
-"""Pieces that every SMILES vocabulary contains and no vocabulary of a natural language contains
-completely."""
+"""Tokens that identify a SMILES vocabulary. Every SMILES vocabulary contains them all, and no
+vocabulary of a natural language does."""
 
 
 def vocab_txt(
@@ -33,10 +34,11 @@ def vocab_txt(
     strip_accents: bool | None = None,
     chinese: bool = True,
 ) -> tokenizers.Tokenizer:
-    """Read a vocab.txt.
+    """Return the tokenizer in a vocab.txt.
 
-    `lowercase`: None: only if the vocabulary has no capital letter. `strip_accents`: None: as
-    `lowercase`. `chinese`: whether each Chinese character is a word.
+    `lowercase`: whether text is lower-cased. None: only if the vocabulary has no capital letter.
+    `strip_accents`: whether accents are removed. None: as `lowercase`. `chinese`: whether each
+    Chinese character is a word.
     """
     pieces = [line.removesuffix("\r") for line in read_text(path).split("\n")]
     if pieces and not pieces[-1]:
@@ -71,8 +73,8 @@ def bert_normaliser(
 ) -> Any:
     """Return BERT's normalizer, which also removes control characters.
 
-    `chinese`: whether to put spaces around Chinese characters. `strip_accents`: None: as
-    `lowercase`.
+    `chinese`: whether to put spaces around Chinese characters. `strip_accents`: whether to remove
+    accents. None: as `lowercase`.
     """
     return normalizers.BertNormalizer(
         lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=chinese
@@ -80,15 +82,15 @@ def bert_normaliser(
 
 
 def is_smiles(vocabulary: dict[str, int]) -> bool:
-    """Whether each piece, except special ones, is a single SMILES token."""
+    """Whether each token of a vocabulary, except for special tokens, is a single SMILES symbol."""
     whole = re.compile(SMILES_CUTS)
     others = [p for p in vocabulary if p not in BERT_SPECIALS and not p.startswith("[unused")]
     return vocabulary.keys() >= SMILES_SIGNS and all(whole.fullmatch(piece) for piece in others)
 
 
 def _letters(vocabulary: dict[str, int]) -> tokenizers.Tokenizer:
-    """Return the tokenizer of ESM. It finds the letters of a protein anywhere; all other text is
-    unknown."""
+    """Return the tokenizer of ESM. It finds the letters of a protein anywhere in a text; all other
+    text is unknown."""
     known = sorted(vocabulary.keys() - {*PROTEIN_SPECIALS}, key=lambda p: (-len(p), p))
     made = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Sequence(

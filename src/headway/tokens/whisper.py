@@ -1,7 +1,8 @@
-"""Whisper's special tokens, which its tokenizer files lack, and the tokens it never outputs.
+"""Whisper's special tokens, which its tokenizer files lack, and the tokens that it never outputs.
 
-They follow GPT-2's pieces (English) or Whisper's own pieces (multilingual): the end, the start, the
-languages, the tasks, and the timestamps from 0 to 30 seconds in steps of 20 ms.
+Special tokens follow GPT-2's tokens (English models) or Whisper's own tokens (multilingual models).
+They are the end, the start, the languages, the tasks, and the timestamps from 0 to 30 seconds in
+steps of 20 ms.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ END, START, NO_TIMES = "<|endoftext|>", "<|startoftranscript|>", "<|notimestamps
 TASKS = ("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>")
 DO = "<|transcribe|>"
 ALSO = "<|nocaptions|>"
-"""Name of the last of the `TASKS` in older files."""
+"""Name of the last of the `TASKS` tokens in older files."""
 
 N_TIMES = 1501
 """Number of timestamp tokens: 0.00 to 30.00 seconds in steps of 0.02."""
@@ -34,11 +35,11 @@ LANGUAGES: list[str] = re.findall(
     "pa si km sn yo so af oc ka be tg sd gu am yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt "
     "haw ln ha ba jw su yue",
 )
-"""Languages in the order of their token ids. Models before large-v3 lack the last one."""
+"""Language codes in the order of their token ids. Models before large-v3 lack the last one."""
 
 N_PIECES = {51_864: 50_256, 51_865: 50_257, 51_866: 50_257}
-"""Number of text pieces by vocabulary size; the special tokens follow them. The first size is that
-of English-only models."""
+"""Number of text tokens by vocabulary size. Special tokens follow them. The first vocabulary size
+is that of English-only models."""
 
 MANY_LANGUAGES = (51_865, 51_866)
 """Vocabulary sizes of the multilingual models, before and since large-v3."""
@@ -47,11 +48,11 @@ SIGNS = [*'"#()*+/:;<=>@[\\]^_`{|}~「」『』']
 SIGNS += ["<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))",
           "[[", "]]", "{{", "}}", "♪♪", "♪♪♪"]  # fmt: skip
 NOTES = "♩♪♫♬♭♮♯"
-"""Musical notes. In subtitles they mark songs and, like `SIGNS`, are never spoken."""
+"""Musical notes, which mark songs in subtitles. Like `SIGNS`, they are never spoken."""
 
 
 def whisper_specials(n_rows: int) -> dict[str, int]:
-    """Return the special tokens and their ids for a model with this vocabulary size; empty if no
+    """Return the special tokens and their ids for a model with this vocabulary size. Empty if no
     published model has this size."""
     if n_rows not in N_PIECES:
         return {}
@@ -69,10 +70,10 @@ def _time(step: int) -> str:
 def whisper_roles(
     inner: tokenizers.Tokenizer, generation: Mapping[str, Any], where: str
 ) -> TokenRoles:
-    """Roles for decoding without timestamps, as OpenAI's program does.
+    """Return the token roles for decoding without timestamps, as in OpenAI's program.
 
-    Values in `generation` (`generation_config.json`) have priority. A multilingual model gets no
-    forced language: it outputs the language that it recognizes, then the task, then the text.
+    Values in `generation` (`generation_config.json`) have priority. No language is forced on a
+    multilingual model: it outputs the language that it recognizes, then the task, then the text.
     """
     for name in (END, START):
         if inner.token_to_id(name) is None:
@@ -104,8 +105,8 @@ def whisper_roles(
 
 
 def unspoken_pieces(inner: tokenizers.Tokenizer) -> tuple[str, ...]:
-    """Return the pieces that OpenAI's program never outputs: symbols that are a single piece, and
-    the first piece of musical notes."""
+    """Return the tokens that OpenAI's program never outputs: symbols that are a single token, and
+    the first token of each musical note."""
     found: dict[int, str] = {}
     texts = {" -": False, " '": False}
     for sign in (*SIGNS, *NOTES):
@@ -124,7 +125,7 @@ def _numbered(inner: tokenizers.Tokenizer, ids: Any) -> tuple[str, ...]:
 
 
 def add_space(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Make a tokenizer put a space before each text, as in the training data of Whisper."""
+    """Make a tokenizer put a space before each text, as in Whisper's training data."""
     facts = json.loads(inner.to_str())
     parts = (facts["pre_tokenizer"] or {}).get("pretokenizers") or [facts["pre_tokenizer"]]
     for part in parts:

@@ -1,4 +1,4 @@
-"""Cache of token ids by word, so that a corpus is tokenised several times faster.
+"""Cache of token ids by word, which makes the tokenization of a corpus several times faster.
 
 On one core, `python -m benchmarks.shortcuts` measures a factor of ten for short lines whose words
 recur. Texts that cannot be split at spaces are encoded whole.
@@ -18,11 +18,11 @@ Int32Array = NDArray[np.int32]
 IntArray = NDArray[np.int64]
 
 MAX_WORD = 64
-"""Longest word in the cache, in characters. Longer ones rarely recur."""
+"""Maximum number of characters of a cached word. Longer words rarely recur."""
 
 
 class FlatIds(NamedTuple):
-    """Concatenated ids of several texts, and the number of ids of each."""
+    """Concatenated token ids of several texts, and the number of ids of each text."""
 
     ids: Int32Array
     lengths: IntArray
@@ -37,7 +37,8 @@ class FlatIds(NamedTuple):
         return FlatIds(self.ids[np.repeat(wanted, self.lengths)], self.lengths[wanted])
 
     def with_rows(self, places: NDArray[np.bool_], others: FlatIds) -> FlatIds:
-        """Return these texts with `others` inserted in the marked places, which must be empty."""
+        """Return the ids with those of `others` inserted at the marked texts, which must be
+        empty."""
         lengths = self.lengths.copy()
         lengths[places] = others.lengths
         theirs = np.repeat(places, lengths)
@@ -51,14 +52,14 @@ class FlatIds(NamedTuple):
 
 
 class _Places(dict[str, int]):
-    """Index of each word in the table; -1 for an unknown word."""
+    """Index of each word in the `WordTable`; -1 for an unknown word."""
 
     def __missing__(self, word: str) -> int:
         return -1
 
 
 class WordTable:
-    """Ids of every word seen so far. Safe to use from several threads."""
+    """Token ids of every word seen so far. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self.places = _Places()
@@ -73,7 +74,7 @@ class WordTable:
         encode: Callable[[Sequence[str]], FlatIds],
         fit: Callable[[str], bool],
     ) -> None:
-        """Encode and store the words that are short enough and satisfy `fit`."""
+        """Encode and store the words that are short enough and for which `fit` returns True."""
         new = [word for word in words if 0 < len(word) <= MAX_WORD and fit(word)]
         if not new:
             return
@@ -84,7 +85,7 @@ class WordTable:
             self.ids = np.concatenate([self.ids, ids])
             self.starts = np.concatenate([self.starts, starts])
             self.lengths = np.concatenate([self.lengths, lengths])
-            # The index is updated last, so that a word in it always has its ids.
+            # The index is updated last, so that ids are available for every word in it.
             self.places.update({word: first + i for i, word in enumerate(new)})
 
     def find(self, words: Sequence[str]) -> IntArray:
@@ -92,10 +93,10 @@ class WordTable:
         return np.fromiter(map(self.places.__getitem__, words), np.int64, len(words))
 
     def look_up(self, place: IntArray, sizes: IntArray) -> tuple[FlatIds, NDArray[np.bool_]]:
-        """Return the ids of texts, and which texts contain an unknown word.
+        """Return the ids of texts, and for each text whether it contains an unknown word.
 
-        `place`: indices of all words. `sizes`: number of words of each text. Texts with an unknown
-        word get no ids.
+        `place`: indices of all words, as returned by `find`. `sizes`: number of words of each text.
+        Texts with an unknown word get no ids.
         """
         starts = np.cumsum(sizes) - sizes
         unknown = np.minimum.reduceat(place, starts) < 0

@@ -1,4 +1,4 @@
-"""Word shapes: the capitalisation and digits of words, which uncased tokenizers lose."""
+"""Word shapes: the capitalization and digits of words, which tokenizers that ignore case lose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from headway.tokens.word_cache import Int32Array
 
 
 def word_shape(word: str) -> WordShape:
-    """Classify a word by its letters and digits; other characters count only if it has neither."""
+    """Return the shape of a word, according to its letters and digits. Other characters count only
+    if it has neither."""
     letters = [c for c in word if c.isalpha()]
     if any(c.isdigit() for c in word):
         return WordShape.WITH_DIGITS if letters else WordShape.NUMBER

@@ -1,7 +1,8 @@
 """Pretrained word vectors as initial embeddings of a model.
 
-The format is the text format of word2vec and GloVe: a word and its numbers on each line, separated
-by spaces. word2vec begins with a line that has the number of words and the number of dimensions.
+Files are in the text format of word2vec and GloVe: a word and its numbers on each line, separated
+by spaces. A file of word2vec begins with a line that has the number of words and the number of
+dimensions.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ Float32Array = NDArray[np.float32]
 def embedding_matrix(
     path: str | Path, tokenizer: Tokenizer, d_model: int, std: float, seed: int = 0
 ) -> tuple[Tensor, int]:
-    """Return initial embeddings, and the number of pieces whose vector is from the file.
+    """Return initial embeddings, and the number of tokens whose vector is from the file.
 
-    A piece that is a whole word gets the vector of that word, or of the word in lower case. All
-    other pieces get random vectors with the standard deviation `std`. The vectors from the file are
+    A token that is a whole word gets the vector of that word, or of the word in lower case. All
+    other tokens get random vectors with the standard deviation `std`. The vectors from the file are
     scaled by one factor to the same standard deviation.
     """
     words = _whole_words(tokenizer)
@@ -53,7 +54,8 @@ def embedding_matrix(
 
 
 def read_vectors(path: str | Path, wanted: set[str], width: int) -> dict[str, Float32Array]:
-    """Read the vectors of the wanted words. If a word is repeated, its first vector is used."""
+    """Return the vectors of the wanted words in a file. If a word is repeated, its first vector is
+    used."""
     found: dict[str, Float32Array] = {}
     for number, line in enumerate(_lines(Path(path)), 1):
         fields = line.rstrip().split(" ")
@@ -108,7 +110,7 @@ def _n_numbers(fields: list[str]) -> int:
 
 
 def _check_width(path: str | Path, there: int, width: int) -> None:
-    # A word that is a number itself would be counted as one more.
+    # A word that is itself a number would be counted as one of the numbers.
     if there not in (width, width + 1):
         raise DataError(
             f"the vectors in {path} have {there} dimensions, but model.d_model={width}. "

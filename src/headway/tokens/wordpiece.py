@@ -1,8 +1,8 @@
-"""Train a WordPiece vocabulary: BPE on letters that are marked as first or inner.
+"""Train a WordPiece vocabulary: BPE on letters marked as word-initial or word-internal.
 
-The trainer of `tokenizers` numbers letters inside words in the order of a hash table, so that two
-trainings differ. Here every letter has two symbols, one for the start of a word and one for its
-inside. Plain BPE is trained on those symbols, and its tokens are converted back to letters.
+The `tokenizers` trainer numbers word-internal letters in hash-table order, so its result is not
+reproducible. Here each letter has two symbols, one at the start of a word and one elsewhere. Plain
+BPE is trained on those symbols, and its tokens are mapped back to letters.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ INSIDE = "##"
 MAX_ALPHABET = 1_000
 """Maximum number of distinct letters, as for BERT. Words with other letters are unknown."""
 
-# Symbols of letters are in the two private-use planes of Unicode.
+# Letters are represented by symbols in the two private-use planes of Unicode.
 _FIRST, _INNER = 0xF0000, 0x100000
 
 
 def learn_pieces(counts: Counter[str], size: int, specials: list[str]) -> dict[str, int]:
-    """Train a vocabulary of at most `size` pieces on word counts."""
+    """Return a vocabulary of at most `size` tokens, trained on word counts."""
     letters: Counter[str] = Counter()
     for word, n in counts.items():
         for letter in word:
@@ -46,7 +46,7 @@ def learn_pieces(counts: Counter[str], size: int, specials: list[str]) -> dict[s
 
 
 def _lines(counts: Counter[str], numbers: dict[str, int]) -> Iterator[str]:
-    """Yield every word as often as it occurs, in lines of bounded length."""
+    """Yield each word as often as it occurs, in lines of limited length."""
     for word in sorted(counts):
         if all(letter in numbers for letter in word):
             first, *inner = (numbers[letter] for letter in word)
