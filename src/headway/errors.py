@@ -1,4 +1,7 @@
-"""Errors that a user can cause. Commands print them without a traceback and exit with code 2."""
+"""Errors that a user can cause and fix.
+
+Commands print them without a traceback and exit with code 2.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,18 @@ and line feed, line separators, and marks that change the direction of text."""
 
 
 def visible(text: str) -> str:
-    """The text with control characters written as `\\u001b`, which are also valid in JSON.
+    """Return the text with control characters written as `\\u001b`, which are valid in JSON as
+    well.
 
-    Text from data, file names and models goes through here before it reaches a terminal, where an
-    escape sequence could clear the screen, rename the window or hide what follows.
+    Text from data, file names and models is passed through this function before it is printed on a
+    terminal. An escape sequence in it could otherwise clear the screen, rename the window or hide
+    what follows.
     """
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class Edge(Enum):
-    """Way in which the user calls headway."""
+    """Interface by which the user calls headway."""
 
     PYTHON = auto()
     COMMAND_LINE = auto()
@@ -39,7 +44,7 @@ _edge = Edge.PYTHON
 
 @contextmanager
 def called_by(way: Edge) -> Iterator[None]:
-    """Context of a command or a server, which decides how messages name options.
+    """Context that sets the interface of a command or a server. Messages name options accordingly.
 
     It applies to the whole process, because all threads work for the same user.
     """
@@ -56,23 +61,25 @@ def edge() -> Edge:
 
 
 OPTION_NAMES = {"start": "from"}
-"""Command-line options whose names differ from the arguments in Python."""
+"""Names of command-line options by their names in Python, where the two differ."""
 
 METHODS = {"labels": "choose()", "stream": "write()", "format": "save()"}
-"""Methods that replace some command-line options in Python."""
+"""Methods in Python that replace command-line options, by the name of the option."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a command: an argument of a function in Python, and a field of a request.
+    """An option in a message: a command-line option, a Python argument or a field of an HTTP
+    request.
 
-    As text, it is named as the user would give it: `--n-best 3`, `n_best=3` or `n_best`."""
+    As text, it is spelled as the user would give it: `--n-best 3`, `n_best=3` or `n_best`.
+    """
 
     name: str
-    """Name of the argument in Python."""
+    """Name of the option as a Python argument."""
 
     value: object = None
-    """Value of the option; True for a switch, None if the message needs no value."""
+    """Value of the option. True for a switch; None if the message shows no value."""
 
     takes: str = ""
     """Placeholder that the message shows instead of a value, such as `FILE`."""
@@ -95,12 +102,12 @@ class Option:
 
 
 _BARE = re.compile(r"[\w./:,+-]+")
-"""Values that need no quotes on the command line."""
+"""Pattern of values that need no quotes on the command line."""
 
 
 @dataclass(frozen=True)
 class Argument:
-    """A positional argument, with its name on the command line and in Python."""
+    """A positional argument in a message, with its name on the command line and in Python."""
 
     word: str
     name: str
@@ -113,28 +120,29 @@ DATA_ARGUMENT = Argument("FILES", "data (a path, paths or a table)")
 
 
 class UserError(Exception):
-    """An error that the user can fix; the message states what is wrong, where, and the fix."""
+    """Error that the user can fix. The message contains what is wrong, where, and the fix."""
 
     def __init__(self, text: str = "", *more: object) -> None:
         super().__init__(visible(text), *more)
 
 
 class ConfigError(UserError):
-    """A setting that is unknown, has the wrong type, or conflicts with another."""
+    """Error for a setting that is unknown, has the wrong type, or conflicts with another
+    setting."""
 
 
 class DataError(UserError):
-    """Data that cannot be read, or cannot be used for training."""
+    """Error for data that cannot be read, or cannot be used for training."""
 
 
 @dataclass(frozen=True)
 class ColumnName:
-    """Name of a column in a message, shown as an option or as a setting."""
+    """Name of a column in a message, which is shown as an option or as a setting."""
 
     option: str
     setting: str
     value: str = ""
-    """Name of the column; empty: a placeholder is shown."""
+    """Name of the column in the file. Empty: the message shows a placeholder."""
 
     def by_option(self) -> str:
         value = self.value or None
@@ -145,9 +153,9 @@ class ColumnName:
 
 
 class MissingColumnError(ConfigError, DataError):
-    """Error: a column is missing, because the file is the wrong one or the column has another name.
+    """Error for a missing column: the file is the wrong one, or the column has another name.
 
-    By default, the message tells how to name the column by a setting.
+    By default, the message explains how to name the column with a setting.
     """
 
     def __init__(self, parts: Sequence[str | ColumnName]) -> None:
@@ -157,18 +165,18 @@ class MissingColumnError(ConfigError, DataError):
         ))  # fmt: skip
 
     def name_options(self) -> None:
-        """Change the message to name columns by options, which is possible if files are positional
-        arguments."""
+        """Change the message to name columns with options, which is possible if files are
+        positional arguments."""
         text = "".join(one if isinstance(one, str) else one.by_option() for one in self.parts)
         self.args = (visible(text),)
 
 
 class FolderError(UserError):
-    """A run folder that is missing, damaged, or unsuitable."""
+    """Error for a run folder that is missing, damaged, or unsuitable."""
 
 
 class Stopped(Exception):
-    """Raised when the user stops the program. Running it again resumes the work."""
+    """Raised when the user stops the program. Repeating the command or call resumes the work."""
 
     def __init__(self, text: str = "", *, saved: bool = True) -> None:
         super().__init__(text)
@@ -178,10 +186,10 @@ class Stopped(Exception):
 
 @contextmanager
 def columns_by_option(positional: object, said: Container[str] = ()) -> Iterator[None]:
-    """Context in which the error for a missing column names the option for it.
+    """Context in which the error for a missing column explains how to name it with an option.
 
-    This applies if the data is a positional argument (`positional`) and `said` has no setting for
-    the column.
+    This requires that the data is a positional argument (`positional`), and that `said` contains no
+    setting for the column.
     """
     try:
         yield
@@ -193,7 +201,7 @@ def columns_by_option(positional: object, said: Container[str] = ()) -> Iterator
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that memory ran out. For GPU memory torch has an exception class; on
+    """Whether an error means that memory ran out. Torch has an exception class for GPU memory. On
     the CPU only the message of its allocator is specific."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
@@ -204,7 +212,8 @@ NO_ROOM = ("can't allocate memory", "Cannot allocate memory", "std::bad_alloc")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message: the closest known name, or all of them."""
+    """Return the closest known name, or all names if none is close, as the end of an error
+    message."""
     names = list(known)
     close = difflib.get_close_matches(name, names, n=1)
     return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(names)}."
@@ -214,7 +223,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
 def one_line(label: str, where: str) -> str:
-    """Return the label unchanged, after checking that it cannot break lines or columns of
+    """Return the label unchanged. Raise a DataError if it could break lines or columns of
     output."""
     if _CONTROL.search(label):
         raise DataError(
@@ -226,7 +235,8 @@ def one_line(label: str, where: str) -> str:
 
 
 def needs(module: str, extra: str) -> ModuleType:
-    """Import an optional dependency, or raise an error with the command that installs it."""
+    """Import and return an optional dependency. If that fails, raise an error with the command that
+    installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -1,8 +1,8 @@
-"""Progress display on stderr: a bar on a terminal, a line every few seconds elsewhere.
+"""Progress display on stderr: a bar on a terminal, and a line every few seconds elsewhere.
 
-A command creates one `Progress` and passes it down. Training is shown from its first step. Other
-work that may take long opens a `stage`. It shows nothing for the first two seconds, then its name,
-its progress and the estimated time left.
+A command creates one `Progress` and passes it to the functions that it calls. Training is shown
+from its first step. Other work that may take long is a `stage`. It shows nothing for the first two
+seconds, then its name, its progress and the estimated time left.
 """
 
 from __future__ import annotations
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 PATIENCE = 2.0
-"""Seconds before a stage is shown, so that fast ones do not flicker."""
+"""Time in seconds before a stage is shown, so that fast stages do not flicker."""
 
 LINE_EVERY = 10.0
-"""Seconds between lines if the output is not a terminal, so that a log of hours stays readable."""
+"""Time in seconds between lines if the output is not a terminal. The log of several hours stays
+readable."""
 
 BEAT = 0.5
-"""Seconds between redraws while a stage reports no progress: often enough to look alive."""
+"""Time in seconds between redraws while a stage reports no progress, short enough to look alive."""
 
 BAR, NARROW_BAR = 24, 6
-"""Width of the bar in characters, on a normal and on a narrow terminal."""
+"""Width of the progress bar in characters, on a normal and on a narrow terminal."""
 
 SPARED = ("grad_norm", "lr", "chrf", "cider", "padding", "tokens_per_s")
-"""Numbers that are left out on a narrow terminal, the first ones first."""
+"""Numbers that are left out if the line is too long for the terminal, in this order."""
 
 SHOWN = {
     "loss": "loss {:.3f}",
@@ -53,13 +54,15 @@ def no_progress(done: int, total: int) -> None:
 
 
 class Progress:
-    """Progress display of one command. `note` prints a line, `stage` shows work that may take long;
-    training calls `start`, then `update` after each step with the newest numbers.
+    """Progress display of one command.
 
-    A number stays visible until it is updated. Without the package rich, a terminal gets lines,
-    too. Processes of distributed training that print nothing pass `enabled=False`. `on_update` is
-    called on every update of a stage, even if nothing is shown. With `beat=None` the caller has to
-    call `tick`.
+    `note` prints a line, and `stage` shows work that may take long. Training calls `start`, then
+    `update` after each step with the current numbers. A number stays visible until it is updated.
+    Without the package rich, lines are printed on terminals, too.
+
+    `enabled=False`: print nothing, as in all but one process of distributed training. `on_update`:
+    function to call on every update of a stage, even if nothing is shown. `beat=None`: the caller
+    has to call `tick`.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class Progress:
         self.stream = sys.stderr if stream is None else stream
         self.clock = time.monotonic if clock is None else clock
         self.stages: list[ProgressStage] = []
-        """Open stages; the last one is the innermost, and is shown."""
+        """Open stages. The last one is the innermost, which is shown."""
 
         self._training = ProgressStage(self, "step", total=0, patience=0.0, beats=False)
         self._bar: RichProgress | None = None
@@ -84,7 +87,8 @@ class Progress:
         self._lock = threading.RLock()
 
     def start(self, total_steps: int, done: int = 0) -> None:
-        """Begin training. `done`: number of steps made before it was resumed."""
+        """Show the progress of training. `done`: number of steps made before training was
+        resumed."""
         self._training = ProgressStage(
             self, "step", total=total_steps, done=done, patience=0.0, beats=False
         )
@@ -105,10 +109,11 @@ class Progress:
         done: int = 0,
         beats: bool = True,
     ) -> ProgressStage:
-        """Return a context for one piece of work.
+        """Return a context that shows the progress of one piece of work.
 
-        `total`: its amount in `unit`, if known. `done`: amount done before, which does not count in
-        the estimate of the time left. `beats`: also show the stage while it reports no progress.
+        `total`: its amount in `unit`. None: unknown. `done`: amount that is already done, which
+        does not count in the estimate of the time left. `beats`: show the stage even while it
+        reports no progress.
         """
         return ProgressStage(self, what, total=total, done=done, unit=unit, beats=beats)
 
@@ -118,7 +123,7 @@ class Progress:
             self._training.total = total_steps
 
     def note(self, text: str) -> None:
-        """Print a permanent line: above the bar, or among the other lines."""
+        """Print a permanent line, which appears above the progress bar if there is one."""
         if not self.enabled:
             return
         text = visible(text)
@@ -129,13 +134,13 @@ class Progress:
                 self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def tick(self) -> None:
-        """Show the innermost stage if it is due, even if it reports no progress."""
+        """Show the innermost stage if an update is due, even if it reports no progress."""
         with self._lock:
             if self.stages and self.stages[-1].beats:
                 self._show(self.stages[-1])
 
     def close(self) -> None:
-        """Restore the terminal. May be called more than once."""
+        """Restore the terminal. The method may be called more than once."""
         with self._lock:
             self.stages.clear()
             self._still()
@@ -186,9 +191,9 @@ class Progress:
             self._write(stage.line())
 
     def _on_terminal(self) -> bool:
-        """Whether there is a progress bar, which is created on first use."""
+        """Whether the output is a progress bar. The bar is created on first use."""
         if self._bar is None and self.stream.isatty():
-            # The bar of training stays on the terminal after it ends; others are removed.
+            # The bar of training stays on the terminal after training ends; other bars are removed.
             self._bar = _rich_bar(self.stream, transient=self._training not in self.stages)
             if self._bar is not None:
                 self._bar.start()
@@ -206,8 +211,8 @@ class Progress:
 
 
 class ProgressStage:
-    """One piece of work. Its progress is reported with `update`; without reports, the elapsed time
-    is shown."""
+    """Progress of one piece of work, which is reported with `update`. Without a total, the elapsed
+    time is shown."""
 
     def __init__(
         self,
@@ -240,7 +245,8 @@ class ProgressStage:
         self.progress._leave(self)
 
     def update(self, done: int, total: int | None = None, **numbers: float) -> None:
-        """Report the amount done. A changed `total` restarts the estimate of the time left."""
+        """Report the amount done so far. A changed `total` restarts the estimate of the time
+        left."""
         if self.progress.on_update is not None:
             self.progress.on_update(done, total or 0)
         if not self.progress.enabled:
@@ -257,15 +263,16 @@ class ProgressStage:
         self.update(self.done + n)
 
     def line_is_due(self, now: float) -> bool:
-        """Whether a line is due: every `LINE_EVERY` seconds, and for the last training step."""
+        """Whether a line should be printed: every `LINE_EVERY` seconds, and for the last training
+        step."""
         is_end = not self.patience and self.done == self.total != self.shown_done
         return is_end or now - self.shown_at >= LINE_EVERY
 
     def line(self, room: int | None = None) -> str:
-        """Return a line with the progress, the numbers and the time left. If `room` is too small,
-        the least important numbers are left out."""
+        """Return a line with the progress, the numbers and the time left. `room`: maximum width in
+        characters, for which the least important numbers are left out. None: unlimited."""
         unit = f" {self.unit}" * bool(self.unit)
-        # The bar of training has no name.
+        # Training has a bar without a name.
         name = "" if room is not None and not self.patience else f"{self.what} "
         if self.total is not None:
             place = f"{name}{self.done:,}/{self.total:,}{unit}"
@@ -286,7 +293,7 @@ class ProgressStage:
         made = self.done - before
         if made <= 0:
             return "? left"
-        # The mean over everything so far, because evaluations and saves recur, too.
+        # The speed is averaged over the whole stage, because evaluations and saves recur, too.
         return f"{duration((now - begun) / made * max(0, self.total - self.done))} left"
 
 
@@ -303,7 +310,7 @@ class _Heart:
         threading.Thread(target=beat, name="progress", daemon=True).start()
 
     def stop(self) -> None:
-        """End the thread. The function may be called once more."""
+        """End the thread. The function may still be called once."""
         self._ended.set()
 
 
@@ -312,7 +319,7 @@ SILENT = Progress(enabled=False)
 
 
 def duration(seconds: float) -> str:
-    """Format a duration in its two largest units: 45s, 3m 20s, 2h 05m, 3d 04h."""
+    """Return a duration as text, in its two largest units: 45s, 3m 20s, 2h 05m, 3d 04h."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"

@@ -1,8 +1,8 @@
-"""Crash-safe writing of files and folders, with checksums that reveal any later change.
+"""Crash-safe writing of files and folders, with checksums that reveal later changes.
 
 A file is written under a temporary name, synced to disk and renamed. Every file of a run folder
-either contains its own SHA-256 or is listed with one in a file that does. A file without a
-checksum, such as one written by hand, is accepted unchecked.
+either contains its own SHA-256 or is listed with one in another file. A file without a checksum,
+such as one written by hand, is accepted unchecked.
 """
 
 from __future__ import annotations
@@ -26,15 +26,20 @@ from headway.errors import FolderError, Option
 
 HEX = "[0-9a-f]{64}"
 LAST_LINE = re.compile(rf',\n "sha256": "({HEX})"\n}}\n'.encode())
-"""Last two lines of a sealed JSON file: the SHA-256 of everything before, and a closing brace."""
+"""Pattern of the last two lines of a sealed JSON file: the SHA-256 of everything before them, and a
+closing brace."""
 
 LONGEST = 160
-"""Upper limit of the bytes that `LAST_LINE` matches: 64 digits, and enough for other characters."""
+"""Upper limit of the number of bytes that `LAST_LINE` matches: 64 digits, and enough for the other
+characters."""
 
 
 def replace_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Replace a file atomically: `write` receives a temporary path, which is then renamed. At any
-    moment either the old or the new file exists, complete."""
+    """Replace a file atomically: `write` creates the content at a temporary path, which is then
+    renamed.
+
+    At any moment, either the complete old file or the complete new file exists.
+    """
     part = path.with_name(f".{path.name}.part")
     try:
         write(part)
@@ -53,7 +58,7 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Force a file or a folder to disk (fsync)."""
+    """Force the content of a file or a folder to disk (fsync)."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -62,14 +67,14 @@ def sync(path: Path) -> None:
 
 
 def identity(path: Path) -> dict[str, Any]:
-    """Return the size and SHA-256 of a file."""
+    """Return the size and SHA-256 of a file, under `size` and `sha256`."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"size": path.stat().st_size, "sha256": digest}
 
 
 def check_identity(path: Path, promised: dict[str, Any]) -> None:
-    """Raise an error if a file is missing or differs from the promised size and SHA-256."""
+    """Raise an error if a file is missing or differs from the recorded size and SHA-256."""
     what = f"{path.parent} is damaged: "
     if not path.is_file():
         raise FolderError(f"{what}{path.name} is missing.")
@@ -81,17 +86,17 @@ def check_identity(path: Path, promised: dict[str, Any]) -> None:
 
 
 def seal_json(text: str) -> str:
-    """Return the text of a JSON object with its own SHA-256 added as the last entry."""
+    """Return the text of a JSON object with its SHA-256 added as the last entry."""
     body = text.rstrip().removesuffix("}").rstrip() + "\n}"
     digest = hashlib.sha256(body.encode()).hexdigest()
     return f'{body[:-2]},\n "sha256": "{digest}"\n}}\n'
 
 
 def read_json(path: Path) -> Any:
-    """Read a file written with `seal_json` and remove its checksum.
+    """Return the content of a JSON file written with `seal_json`, without its checksum.
 
-    A wrong or broken checksum raises FolderError. Without a checksum, invalid JSON raises
-    ValueError.
+    A wrong or damaged checksum raises FolderError. In a file without a checksum, invalid JSON
+    raises ValueError.
     """
     data = path.read_bytes()
     end = data[-LONGEST:]
@@ -107,7 +112,7 @@ def read_json(path: Path) -> Any:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Context with a temporary folder beside `out` that is renamed to `out` on success."""
+    """Context with a temporary folder next to `out`, which is renamed to `out` on success."""
     check_free(out)
     place = out.absolute()
     beside = place.with_name(f".{place.name}.part")
@@ -131,10 +136,10 @@ TEMPORARY = "headway-work-"
 
 @contextmanager
 def work_folder() -> Iterator[Path]:
-    """Context with a temporary folder, for work without a run folder.
+    """Context with a temporary folder, for work that has no run folder.
 
-    The folder is removed on exit, also after SIGTERM. After SIGKILL it remains until another
-    process calls this function, which removes all folders that no process has locked.
+    The folder is removed on exit, even after SIGTERM. After SIGKILL it remains until another
+    process calls this function, which removes all such folders that no process has locked.
     """
     for left in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
         if (lock := _locked(left)) is not None:
@@ -154,8 +159,8 @@ def work_folder() -> Iterator[Path]:
 
 
 def _locked(folder: Path) -> int | None:
-    """Lock one of headway's temporary folders and return its handle; None if another process has
-    locked it or it was replaced."""
+    """Lock one of headway's temporary folders and return its file descriptor. Return None if
+    another process has locked the folder, or if it was replaced."""
     import fcntl
 
     try:
@@ -175,8 +180,8 @@ def _locked(folder: Path) -> int | None:
 
 @contextmanager
 def _ending(act: Callable[[], object]) -> Iterator[None]:
-    """Context that calls `act` on exit. It also does so before SIGTERM ends the process, unless the
-    program has a handler of its own."""
+    """Context that calls `act` on exit. It is called before SIGTERM ends the process as well,
+    unless the program has its own handler."""
     handled = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -198,8 +203,8 @@ def _ending(act: Callable[[], object]) -> Iterator[None]:
 
 
 def check_free(out: Path) -> None:
-    """Raise an error unless `out` can become a new folder: it must be missing or empty, and not the
-    current directory."""
+    """Raise an error unless a new folder can be created at `out`: it must be missing or empty, and
+    not the current directory."""
     if out.is_dir() and out.resolve() == Path.cwd():
         raise FolderError(
             f"{Option('out', out)} is the current directory. Choose a new folder inside it."
