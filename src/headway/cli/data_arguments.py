@@ -172,7 +172,7 @@ def check_engine(name: str, device: str, *, int8: bool = False) -> None:
 
 
 def text_files(files: Sequence[str]) -> list[str]:
-    """Return the text files that paths, glob patterns and folders stand for, as `train` reads them.
+    """Return the text files in folders and glob patterns, which `train` expands in the same way.
     Without arguments, return standard input (`-`)."""
     from headway.data.files import STDIN, parts
 
