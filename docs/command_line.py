@@ -131,7 +131,7 @@ def records(command: Any) -> Iterator[tuple[Any, str, str]]:
                 words = words.partition(" <")[0]
             for shown, word in TYPES.items():
                 words = words.replace(shown, word)
-            yield param, f"`{prose(words)}`", prose(said)
+            yield param, prose(f"`{words}`"), prose(said)
 
 
 def shared_rows(commands: Iterable[Any]) -> list[tuple[str, str]]:
@@ -188,7 +188,7 @@ def listed(tasks: list[str]) -> str:
 
 def flags_table(flags: Iterable[Flag], usual: list[str] | None = None) -> str:
     rows = (
-        (f"`{flag.word}{f' {prose(flag.takes)}' if flag.takes else ''}`", said_once(flag),
+        (prose(f"`{flag.word}{f' {flag.takes}' if flag.takes else ''}`"), said_once(flag),
          "" if tasks_of(flag) == usual else listed(tasks_of(flag)))
         for flag in flags
     )  # fmt: skip

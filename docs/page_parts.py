@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Iterable, Sequence
 
 MADE = "<!-- Made by `python docs/reference.py` from declarations: change those. -->\n"
+CODE = re.compile(r"`([^`]+)`")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -18,5 +21,14 @@ def prose(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """A text in a table."""
-    return text.replace("|", "\\|")
+    """A text in a table.
+
+    Markdown shows the backslash of `\\|` inside backticks, so code with a bar becomes HTML.
+    """
+    return CODE.sub(_code, text).replace("|", "\\|")
+
+
+def _code(match: re.Match[str]) -> str:
+    if "|" not in match[1]:
+        return match[0]
+    return f"<code>{html.escape(match[1], quote=False).replace('|', '&#124;')}</code>"
