@@ -41,6 +41,9 @@ class View:
 
     below: int = MARGIN
 
+    around: int = MARGIN
+    """Margin at the other sides."""
+
 
 STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; color: #1b2330; margin: 0; background: white }
@@ -88,7 +91,7 @@ def card(browser: Any, body: str, *, kind: str = "", width: int = 780) -> NDArra
             f'<meta charset="utf-8"><style>{STYLE}</style><div class="card {kind}">{body}</div>',
             "utf-8",
         )
-        return shot(browser, page, View((".card",), width=width))
+        return shot(browser, page, View((".card",), width=width, below=0, around=0))
 
 
 def terminal(
@@ -143,9 +146,9 @@ def shot(browser: Any, path: Path, view: View) -> NDArray[np.uint8]:
     page.wait_for_timeout(500)
     page.add_style_tag(content=".menu { visibility: hidden }")
     boxes = [page.locator(part).bounding_box() for part in view.parts]
-    left = max(0, min(box["x"] for box in boxes) - MARGIN)
-    top = max(0, min(box["y"] for box in boxes) - MARGIN)
-    right = max(box["x"] + box["width"] for box in boxes) + MARGIN
+    left = max(0, min(box["x"] for box in boxes) - view.around)
+    top = max(0, min(box["y"] for box in boxes) - view.around)
+    right = max(box["x"] + box["width"] for box in boxes) + view.around
     bottom = max(box["y"] + box["height"] for box in boxes) + view.below
     clip = {"x": left, "y": top, "width": right - left, "height": bottom - top}
     taken = page.screenshot(clip=clip, full_page=True)
