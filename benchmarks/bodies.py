@@ -40,7 +40,8 @@ import torch
 
 from benchmarks import bodies_growth, bodies_speed, machine
 from headway.models.summary import count_parameters, meta_model
-from headway.settings.load import model_settings, parse_override
+from headway.settings.load import model_settings
+from headway.settings.overrides import parse_override
 
 ARMS: dict[str, dict[str, Any]] = {
     "transformer": {},

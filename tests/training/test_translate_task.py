@@ -228,7 +228,8 @@ def test_the_validation_loss_is_the_likelihood_of_a_word_however_it_is_cut(
         )
         count = sum(len(labels(prepared, r, "valid")) for r in rows)
         for tokens in (5, 40, 10_000):
-            found = task_of(prepared, batch_tokens=tokens)._valid_loss(EvalPass(model, CPU))
+            task = task_of(prepared, batch_tokens=tokens)
+            found = task.evaluator.target_loss.mean(EvalPass(model, CPU), task.valid_dataset)
             assert found == pytest.approx(total / count, rel=1e-5)
 
 
