@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import wave
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,14 @@ import pytest
 
 import headway
 from headway.data.named_data import as_files, bind_data
-from headway.errors import ConfigError, UserError
+from headway.errors import ConfigError, DataError, UserError
 from headway.settings.run import RunSettings, load_run_settings
 from headway.settings.task_rows import spec_of
 from headway.tasks.label import ClassifyTask
 from headway.tasks.modality import decided
 from headway.tasks.task import find_task
 from headway.training.run import Training
+from tests.facts import naming
 
 SIDE = 8
 
@@ -92,6 +94,68 @@ def made(folder: Path) -> dict[str, tuple[Path, str]]:
 def test_the_first_file_sets_the_modality_of_all(task: str, tmp_path: Path) -> None:
     for name, (path, what) in made(tmp_path).items():
         assert spec_of(decided(settings(task, path))).modality == what, name
+
+
+def values(path: Path, array: np.ndarray) -> str:
+    np.save(path, array)
+    return path.name
+
+
+def table(path: Path, names: Sequence[str]) -> Path:
+    """A list of files with two labels, in the format of its name."""
+    rows = [{"path": name, "label": "ab"[i % 2]} for i, name in enumerate(names)]
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        between = {".tsv": "\t", ".csv": ","}[path.suffix]
+        lines = [["path", "label"], *([row["path"], row["label"]] for row in rows)]
+        path.write_text("".join(between.join(line) + "\n" for line in lines))
+    return path
+
+
+NOISE = np.random.default_rng(0).random((300, 2))
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv", "jsonl"])
+@pytest.mark.parametrize(
+    ("array", "what"),
+    [
+        (np.ones((SIDE, SIDE), np.uint8), "image"),
+        (np.ones((SIDE, SIDE, 3), np.uint8), "image"),
+        (NOISE[:SIDE, :1].repeat(SIDE, 1), "image"),
+        (np.ones((5, SIDE, SIDE, 3), np.uint8), "video"),
+        (NOISE[:, 0], "audio"),
+        (NOISE - 0.5, "audio"),
+        (np.zeros((300, 2), np.int16), "audio"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else f"{one.dtype}{one.shape}",
+)
+def test_lists_of_arrays_are_media(tmp_path: Path, kind: str, array: np.ndarray, what: str) -> None:
+    names = [values(tmp_path / f"{i}.npy", array) for i in range(6)]
+    path = table(tmp_path / f"list.{kind}", names)
+    assert bind_data("classify", str(path)).files == "media"
+    assert spec_of(decided(settings("classify", path))).modality == what
+
+
+@pytest.mark.parametrize("place", [0, 3])
+@pytest.mark.parametrize("what", ["image", "audio"])
+def test_an_array_among_other_media_is_one_of_them(tmp_path: Path, place: int, what: str) -> None:
+    array = NOISE[:, 0] if what == "audio" else np.ones((SIDE, SIDE, 3), np.uint8)
+    make, end = (audio, "wav") if what == "audio" else (image, "png")
+    names = [make(tmp_path / f"{i}.{end}").name for i in range(6)]
+    names[place] = values(tmp_path / "a.npy", array)
+    path = table(tmp_path / "list.tsv", names)
+    assert bind_data("classify", str(path)).files == "media"
+    assert spec_of(decided(settings("classify", path))).modality == what
+
+
+def test_a_silent_array_that_may_be_an_image_needs_a_modality(tmp_path: Path) -> None:
+    names = [values(tmp_path / f"{i}.npy", np.zeros((300, 2))) for i in range(6)]
+    path = table(tmp_path / "list.tsv", names)
+    with pytest.raises(DataError, match=naming("0.npy", "classify.modality=audio")):
+        decided(settings("classify", path))
+    chosen = decided(settings("classify", path, "classify.modality=audio"))
+    assert spec_of(chosen).modality == "audio"
 
 
 def test_the_kind_of_data_picks_what_does_the_task(tmp_path: Path) -> None:

@@ -190,8 +190,8 @@ def is_visual(path: str | PathLike[str]) -> bool:
 
 
 def is_media_file(path: str | PathLike[str]) -> bool:
-    """Whether a file name is that of an image, video or audio file. Arrays do not count."""
-    return is_audio(path) or is_visual(path)
+    """Whether a file name is that of an image, a video, audio, or an array of pixels or samples."""
+    return is_audio(path) or is_visual(path) or is_array(path)
 
 
 def is_array(path: str | PathLike[str]) -> bool:
@@ -214,6 +214,7 @@ def check_is_text(path: str | PathLike[str]) -> None:
     """Raise a `DataError` if a file to be read as text has the name of a media file."""
     if is_media_file(path):
         kind = "an audio file" if is_audio(path) else "an image or video"
+        kind = "an array" if is_array(path) else kind
         raise DataError(f"{path} has the file extension of {kind}, but a text file is needed.")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from headway.data.files import DataFiles
 from headway.data.media.arrays import stack_item
+from headway.data.media.audio_file import MOST_CHANNELS
 from headway.data.media.image import n_frames
 from headway.data.media.open_item import MediaRef
 from headway.data.readers.array_stack import CHANNELS, is_stack
@@ -34,6 +35,10 @@ from headway.specs.needs import Modality
 from headway.specs.tasks import Spec
 from headway.tasks.media_inputs import what_of
 from headway.tasks.parent_run import parent_of
+
+
+TRIED = 1 << 20
+"""Number of samples per channel that are searched for negative values: about a minute at 16 kHz."""
 
 
 def decided(settings: RunSettings) -> RunSettings:
@@ -78,7 +83,7 @@ def modality_of_file(path: Path, data: DataSettings, known: DataFiles | None = N
         item = _first(path, data, known)
         if item is None:
             return "image"
-        if item.part.rate or is_audio(item.path):
+        if _is_audio_item(item):
             return "audio"
         return _of_item(Path(item.path), item.part.index)
     if form is Format.ARRAY and path.is_file():  # all items of a stack
@@ -96,6 +101,33 @@ def _first(path: Path, data: DataSettings, known: DataFiles) -> MediaRef | None:
             found = bound.first
             return found and found.medium
     return None
+
+
+def _is_audio_item(item: MediaRef) -> bool:
+    """Whether an item of a list is audio. An array is audio if it has a sampling rate, or values
+    that pixels cannot have. A silent one is an error if it may also be an image."""
+    if item.part.rate or is_audio(item.path):
+        return True
+    if not is_array(item.path):
+        return False
+    try:
+        values = stack_item(item.path, item.part.index)
+    except DataError:  # reported later, when all files are read
+        return False
+    if values.ndim == 1:
+        return True
+    if values.ndim != 2 or values.shape[1] > MOST_CHANNELS or values.dtype.kind not in "if":
+        return False
+    if values.dtype.kind == "i":
+        return True
+    first = values[:TRIED]
+    if not first.any():
+        raise DataError(
+            f"{item.path} contains only zeros, so it may be an image or a recording. Choose one: "
+            "set the modality of the task, such as classify.modality=image or "
+            "classify.modality=audio."
+        )
+    return bool((first < 0).any())
 
 
 def _of_item(path: Path, index: int | None = None) -> MediaType:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.sniff import is_audio, is_visual
+from headway.data.sniff import ALL_MEDIA, is_media_file, media_types
 from headway.data.table import is_missing, shown_value
 from headway.errors import DataError, one_line
 from headway.settings.data import DataSettings
@@ -436,8 +436,7 @@ def clipped(text: str) -> str:
 
 
 def name_media(values: Sequence[object]) -> bool:
-    """Whether all values are names of audio files, or all are names of images or videos."""
-    names = [value for value in values if isinstance(value, str)]
-    if len(names) < len(values):
-        return False
-    return all(map(is_audio, names)) or all(map(is_visual, names))
+    """Whether all values are names of media files that may have the same modality."""
+    names = [value for value in values if isinstance(value, str) and is_media_file(value)]
+    shared = set(ALL_MEDIA).intersection(*map(media_types, names))
+    return len(names) == len(values) and bool(shared)
