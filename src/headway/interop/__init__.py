@@ -1,2 +1,2 @@
-"""Conversion of models from and to the formats of other programs: `headway import` and `headway
-export`."""
+"""Import models from, and export them to, the formats of other programs: `headway import` and
+`headway export`."""

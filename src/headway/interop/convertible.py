@@ -1,5 +1,4 @@
-"""Checks whether a foreign format can represent a model, and conversions of its weights for that
-format."""
+"""Check whether a foreign format can represent a model, and convert its weights for that format."""
 
 from __future__ import annotations
 
@@ -23,21 +22,26 @@ GATES = {"swiglu": "silu", "geglu": "gelu", "geglu-tanh": "gelu_pytorch_tanh"}
 STACK_SIZES = {"n_layers": "n_layers", "n_heads": "n_heads", "kv_heads": "n_kv_heads",
         "head_width": "d_head", "d_ff": "d_ff", "activation": "activation",
         "norm_eps": "norm_eps"}  # fmt: skip
-"""Derived value to compare for each stack of layers, and the setting that it is derived from."""
+"""Attributes that are compared for each stack of layers, mapped to the settings that determine
+them."""
 
 UNCHECKED_SETTINGS = {"init", "embeddings", "tune_embeddings", "dropout", "attention_dropout",
 "ff_dropout",
         "source_vocab_size", "heads", "decoder", *STACK_SIZES.values()}  # fmt: skip
-"""Settings that do not affect what a model computes, or that are compared by derived values."""
+"""Settings that are not compared, because they do not affect what a model computes or because
+attributes derived from them are compared instead."""
 
 DERIVED = "source_vocab"
 BIASES = ("attention_bias", "ff_bias", "head_bias")
-"""Settings that add biases. If a foreign format has biases that the model lacks, they are exported
-as zeros."""
+"""Settings that add biases.
+
+If a foreign format requires biases that the model lacks, they are exported as zeros.
+"""
 
 
 PROBLEMS = {"labels": "multi_label_classification", "number": "regression"}
-"""Value of `problem_type` in `transformers` for each kind of output; single labels need none."""
+"""Value of `problem_type` in the `transformers` configuration for each kind of answer. Single
+labels are its default."""
 
 
 def their_activation(ours: str) -> str:
@@ -63,11 +67,15 @@ def check_round_trip(
     wider: Collection[str] = (),
     free: Collection[str] = (),
 ) -> None:
-    """Raise an error if the settings of a model change in a round trip through a foreign format.
+    """Raise an error if a round trip through a foreign format changes the settings of a model.
 
-    `ours`: the settings of the model. `said`: the settings after the round trip. `wider`: settings
-    whose value after the round trip may include more (additional biases of zero). `free`: settings
-    that the caller checks itself.
+    Args:
+        ours: Settings of the model.
+        said: Settings after the round trip.
+        name: Name of the foreign format, for the message.
+        wider: Settings that may include more after the round trip, namely biases, which are
+            exported as zeros.
+        free: Settings that are not compared because the caller checks them.
     """
     names = [field.name for field in fields(ours) if field.name not in UNCHECKED_SETTINGS]
     names += [DERIVED] * hasattr(ours, DERIVED)
@@ -95,10 +103,10 @@ def _shown(value: Any) -> str:
 
 
 def label_config(settings: RunSettings) -> dict[str, Any]:
-    """Return the labels of a run for `config.json`, and `problem_type` unless inputs have exactly
-    one label.
+    """Return the keys of `config.json` for the labels of a run: `id2label`, `label2id`, and
+    `problem_type` unless each input has exactly one label.
 
-    `threshold` is a key of headway. `transformers` keeps it, but does not apply thresholds.
+    `threshold` is a key of headway, which `transformers` keeps but does not apply.
     """
     row = spec_of(settings)
     names = ("LABEL_0",) if row.is_regression else settings.labels
@@ -116,8 +124,8 @@ def label_config(settings: RunSettings) -> dict[str, Any]:
 
 
 def in_answer_units(weights: Mapping[str, Tensor], settings: RunSettings) -> Mapping[str, Tensor]:
-    """Rescale the head of a regression model, so that it returns values in their original unit
-    instead of standardized ones."""
+    """Return the weights with the output head of a regression model rescaled, so that it predicts
+    values in their original unit instead of standardized ones."""
     if not spec_of(settings).is_regression:
         return weights
     mean, std = settings.classify.mean or 0.0, settings.classify.std or 1.0
@@ -129,7 +137,8 @@ def in_answer_units(weights: Mapping[str, Tensor], settings: RunSettings) -> Map
 
 
 def widened(model: nn.Module, settings: ModelSettings) -> dict[str, Tensor]:
-    """Return the weights of a model for settings with additional biases, which are zero."""
+    """Return the weights of a model for settings that have more biases. The additional biases are
+    zero."""
     have = dict(model.state_dict())
     found: dict[str, Tensor] = {}
     for name, shape in build_model(settings, device="meta").state_dict().items():
@@ -140,7 +149,8 @@ def widened(model: nn.Module, settings: ModelSettings) -> dict[str, Tensor]:
 
 
 def _biases(have: Mapping[str, Tensor], name: str, zeros: Tensor) -> Tensor:
-    """Join the biases of q, k and v, with zeros for the projections that have none."""
+    """Return the joint bias of q, k and v, which is zero for the projections without a bias. Other
+    biases are all zero."""
     place, found, what = name.rpartition(".to_qkv.")
     if not found or what != "bias":
         return zeros

@@ -1,7 +1,7 @@
 """Detect the format of an import source, and open it.
 
 A source is a Hugging Face or sentence-transformers folder, a llama2.c or OpenAI Whisper file, or a
-model id on the Hugging Face hub. Opening it reads everything except the weights.
+model id on the Hugging Face hub. Everything except the weights is read when the source is opened.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from headway.settings.model import ImageEncoderSettings, Seq2SeqSettings, TextSe
 from headway.tokens.tokenizer import Vocabularies
 
 HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
-"""Pattern of a model id on the hub. Old models such as gpt2 have no owner in their name."""
+"""Pattern of a model id on the Hugging Face hub. The owner is optional because the ids of old
+models, such as gpt2, have none."""
 
 
 WEIGHTS = (*WHOLE, *INDEX)
@@ -43,28 +44,33 @@ WEIGHTS = (*WHOLE, *INDEX)
 @dataclass(frozen=True)
 class OpenedSource:
     kind: str
-    """Description of the format for the user."""
+    """Name of the source's format, as shown to the user."""
 
     name: str
-    """Name of the folder or file, or the hub id."""
+    """Name of the source: a folder name, a file name or a hub id."""
 
     model_type: str
     architecture: Architecture
     weights: LazyWeights
     vocabularies: Callable[[], Vocabularies] | None
-    """Function that loads the tokenizers; it returns None if the model does not use text."""
+    """Function that loads the tokenizers; None if the model does not use text."""
 
     tokenizer_files: list[Path] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     generation: dict[str, Any] = field(default_factory=dict)
     preprocessor: dict[str, Any] = field(default_factory=dict)
     sentence: SentenceFolder | None = None
-    """The additional modules of a sentence-transformers folder."""
+    """Pooling and normalization of a sentence-transformers folder; None for other sources."""
 
 
 def open_source(source: str, tokenizer: Path | None, note: Callable[[str], None]) -> OpenedSource:
-    """Open an import source. `tokenizer` is a file or a folder to use instead of the tokenizer next
-    to the weights."""
+    """Open an import source.
+
+    Args:
+        source: Folder, file or hub id.
+        tokenizer: File or folder to use instead of the tokenizer next to the weights.
+        note: Called with messages for the user.
+    """
     path = Path(source)
     if path.is_dir():
         return _folder(path, path.absolute().name, tokenizer)
@@ -106,7 +112,8 @@ def _file(path: Path, tokenizer: Path | None) -> OpenedSource:
 def _openai(path: Path, tokenizer: Path | None) -> OpenedSource:
     """Open an OpenAI Whisper file.
 
-    Its vocabulary is part of OpenAI's program, not of the file, so `tokenizer` is required.
+    The file does not contain a vocabulary, which is part of OpenAI's program, so `tokenizer` is
+    required.
     """
     dims, found, weights = read_openai_whisper(path)
     if tokenizer is None:
@@ -129,7 +136,8 @@ def _openai(path: Path, tokenizer: Path | None) -> OpenedSource:
 
 
 def _beside(path: Path) -> Path:
-    """Find the tokenizer of a llama2.c file: the only other `tok*.bin` file in its folder."""
+    """Return the tokenizer of a llama2.c file, which must be the only `tok*.bin` file next to
+    it."""
     found = [p for p in sorted(path.parent.glob("tok*.bin")) if p != path]
     if len(found) != 1:
         names = ", ".join(p.name for p in found) or "none"

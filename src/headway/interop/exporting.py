@@ -25,21 +25,21 @@ TARGETS = {
     "onnx": "headway.interop.onnx.export",
     "torch": "headway.interop.torch_export",
 }
-"""Module for each value of `--to`, with the functions `write` and `prove`."""
+"""Module for each value of `--to`. Each module implements `ExportTarget`."""
 
 FULL_PRECISION = {
     "hf": "transformers quantises when it loads a model (`quantization_config`), not in the file",
     "torch": "a .pt2 file contains the model in fp32",
 }
-"""Targets that do not support int8, and the reason."""
+"""Export targets that do not support int8, with the reason."""
 
 UNIVERSAL_TARGETS = ("onnx", "torch")
-"""Targets that support every run; error messages recommend them."""
+"""Export targets that support every run. Error messages recommend them."""
 
 
 class ExportTarget(Protocol):
     def write(self, run: LoadedRun, out: Path, *, int8: bool) -> None:
-        """Write all files of the export into the folder, which exists and is empty."""
+        """Write all files of the export into `out`, an existing empty folder."""
         ...
 
     def prove(
@@ -56,10 +56,15 @@ def export_run(
     sentences: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> Proof:
-    """Write the folder `out` atomically, prove it and save the proof, even a failed one.
+    """Export a run atomically to the folder `out`, and return the proof of the export.
 
-    A loaded run is exported as it was saved. `sentences` are used in the proof before the built-in
-    ones.
+    The proof is saved in the folder even if it fails. A loaded run is exported as it was saved.
+
+    Args:
+        name: Run name or folder, or a loaded run.
+        to: Key of `TARGETS`.
+        int8: Whether to quantize the weights to int8.
+        sentences: Sentences for the proof, which precede the built-in ones.
     """
     target, out = _target(to, int8), Path(out)
     check_free(out)
@@ -95,8 +100,8 @@ def _check_media(to: str, family: str, int8: bool) -> None:
 
 
 def _universal(int8: bool) -> str:
-    """Option values of the targets that support every model, or of those among them that support
-    int8."""
+    """Return the `--to` options of the targets that support every model, for a message. With
+    `int8`, targets without int8 are omitted."""
     names = [name for name in UNIVERSAL_TARGETS if not int8 or name not in FULL_PRECISION]
     return " or ".join(f"{Option('to', name)}" for name in names)
 

@@ -1,5 +1,7 @@
-"""Table of foreign model architectures. A new architecture needs a module in `hf` and a line
-here."""
+"""Table of foreign model architectures.
+
+To add an architecture, write a module in `hf` and add an entry here.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ FAMILIES = {
     "whisper": "hf.whisper:WHISPER",
     "xlm-roberta": "hf.roberta:XLM_ROBERTA",
 }
-"""Module and object for each architecture, by the `model_type` of its configuration."""
+"""Module and object that implement each architecture, by the `model_type` in `config.json`."""
 
 
 Config = Mapping[str, Any]
@@ -48,22 +50,22 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """Foreign architecture converted to headway's settings and tensor names."""
+    """Foreign model, described by headway's settings and by the names of its tensors."""
 
     task: str
-    """Task of the published model: translate, complete, fill, classify, tag, embed, caption or
-    transcribe."""
+    """Task of the published model, such as translate or classify."""
 
     model: ModelSettings
     pairs: list[NamePair]
     ignored: dict[str, str] = field(default_factory=dict)
-    """Regular expressions that match the full names of unused tensors, with the reason for each."""
+    """Regular expressions for the full names of unused tensors, mapped to the reason why each is
+    not used."""
 
     zeros: tuple[str, ...] = ()
-    """Our tensors that the file lacks and that must be zero, such as the bias of GPT-2's
+    """headway's tensors that the file lacks and that must be zero, such as the bias of GPT-2's
     classifier.
 
-    An export raises an error if they are not zero.
+    If they are not zero, an export raises an error.
     """
 
     labels: tuple[str, ...] = ()
@@ -71,30 +73,34 @@ class Architecture:
     """Kind of output of a classification head (`classify.answer`)."""
 
     data: dict[str, Any] = field(default_factory=dict)
-    """Values for `data.*` settings."""
+    """Values for the `data.*` settings of the run."""
 
     decode: dict[str, Any] = field(default_factory=dict)
-    """Values for `decode.*` settings, from `generation_config.json`."""
+    """Values for the `decode.*` settings of the run, from `generation_config.json`."""
 
     embed: dict[str, Any] = field(default_factory=dict)
-    """Values for `embed.*` settings."""
+    """Values for the `embed.*` settings of the run."""
 
     notes: tuple[str, ...] = ()
-    """Notes for the user about differences and omissions."""
+    """Notes for the user about features of the model that differ in headway or are omitted."""
 
 
 class Family(Protocol):
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
-        """Read `config.json` and `generation_config.json`.
+        """Return the architecture that `config.json` describes.
 
-        The names of the tensors are needed to detect prefixes and heads. Errors name the key, the
-        value and the reason.
+        Errors name the key, the value and the reason.
+
+        Args:
+            config: Contents of `config.json`.
+            names: Names of the tensors, which show prefixes and heads.
+            generation: Contents of `generation_config.json`.
         """
         ...
 
     def write(self, settings: RunSettings) -> tuple[dict[str, Any], Architecture]:
-        """Make the `config.json` and the architecture for one of our runs; raise an error if the
-        format cannot represent it."""
+        """Return the `config.json` and the architecture of a run. Raise an error if the format
+        cannot represent it."""
         ...
 
 

@@ -1,17 +1,17 @@
-"""Convert classifiers to those of `transformers`, which use the first token and a pooler.
+"""Convert classifiers to the form of `transformers`, which uses the first token and a pooler.
 
-Our classifiers use the mean of all tokens, or the first token without a pooler (a dense layer and
-tanh). The following parts compute the same logits. The first two form an additional layer and are
-only needed for the mean:
+headway's classifiers use the mean of all tokens, or the first token without a pooler (a dense layer
+and tanh). The converted model computes the same logits as follows:
 
-- Attention with zero queries and keys is uniform, so it adds a linear map of the mean to the first
-  token. The map is the classifier head times `LOUD`, so large that the first token's own values
-  vanish.
-- A norm would divide by the standard deviation of these logits. Two large constants (`LOUDEST`) in
-  the same vector make it constant.
-- tanh of small values (`QUIET`) is almost the identity.
+- For the mean, an additional attention layer is appended. With zero queries and keys its weights
+  are uniform, so it adds a linear map of the mean to the first token. The map is the classifier
+  head times `LOUD`, so large that the first token's own values vanish.
+- The norm of that layer would divide by the standard deviation of the logits. Two large constants
+  (`LOUDEST`) in the same vector make the standard deviation constant.
+- The tanh of the pooler is almost the identity for small values (`QUIET`).
 
-In fp32 the logits differ by about 1e-6 of the largest one. fp16 cannot represent these constants.
+In fp32 the error of a logit is about 1e-6 of the largest logit. fp16 cannot represent these
+constants.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from headway.settings.model import EncoderSettings
 from headway.settings.run import RunSettings
 
 LOUD = 1e7
-"""Scale of the logits: next to them the first token's own values are of the size of fp32 rounding
-errors (6e-8)."""
+"""Scale of the logits. Compared with them, the first token's own values are as small as fp32
+rounding errors (6e-8)."""
 
 LOUDEST = 1e13
-"""Constants that determine the standard deviation in the norm: a million times the scaled
-logits."""
+"""Size of the two constants that determine the standard deviation in the norm: a million times the
+scaled logits."""
 
 QUIET = 1e-4
-"""Scale of the inputs of tanh: small enough that the error x²/3 is below fp32 precision."""
+"""Scale of the inputs of tanh, small enough that the relative error x²/3 is below fp32
+precision."""
 
 
 def can_be_read_at_first(settings: RunSettings) -> bool:
-    """Whether the classifier of a model without a pooler can be converted to one that has a
-    pooler."""
+    """Return whether a classifier without a pooler can be converted to one with a pooler."""
     model = settings.model
     if not isinstance(model, EncoderSettings) or model.heads != ("classes",):
         return False
@@ -60,9 +60,9 @@ def can_be_read_at_first(settings: RunSettings) -> bool:
 
 @torch.no_grad()
 def read_at_first(model: Encoder, settings: EncoderSettings) -> tuple[nn.Module, EncoderSettings]:
-    """Convert a classifier to one with a pooler that computes the same logits.
+    """Return a classifier with a pooler that computes the same logits, and its settings.
 
-    A model that averages all tokens gets an additional layer.
+    If the model averages all tokens, an attention layer is added.
     """
     if settings.pooling == "first":
         return _with_pooler(model, settings)

@@ -1,4 +1,5 @@
-"""Safe reading of files in an untrusted folder: no paths outside of it, no files of absurd size."""
+"""Read files in an untrusted folder safely. Paths outside the folder and oversized files raise an
+error."""
 
 from __future__ import annotations
 
@@ -12,16 +13,19 @@ from headway.errors import FolderError
 CONFIG_JSON = "config.json"
 GENERATION_JSON = "generation_config.json"
 ADAPTER_JSON = "adapter_config.json"
-"""Configuration file of a PEFT adapter, which contains only changes to another model."""
+"""Configuration file of a PEFT adapter. Adapters contain only changes to another model, so they
+cannot be imported alone."""
 
 LARGEST_JSON = 64 << 20
-"""Limit on the bytes of a JSON file; the largest published vocabularies have 20 MB."""
+"""Maximum size in bytes of a JSON file. The largest published vocabularies have 20 MB."""
 
 
 def inside(folder: Path, name: str) -> Path:
-    """Return the path of a file in the folder; raise an error if its name or a link leads outside.
+    """Return the path of a file in the folder. Raise an error if its name or a symbolic link leads
+    outside.
 
-    Names and links are untrusted. Only links within the hub's own cache may lead to another folder.
+    Names and links are untrusted. Only links within the local cache of the Hugging Face hub may
+    lead to another folder.
     """
     plain = name == Path(name).name and not set(name) & set("\\/\0") and len(name) < 256
     if not plain or name in ("", ".", ".."):
@@ -40,7 +44,8 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def read_json(path: Path, limit: int = LARGEST_JSON) -> Any:
-    """Parse a JSON file of limited size."""
+    """Return the parsed contents of a JSON file. Raise an error if the file is oversized or
+    invalid."""
     try:
         size = path.stat().st_size
         if size > limit:
@@ -55,7 +60,8 @@ def read_json(path: Path, limit: int = LARGEST_JSON) -> Any:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Parse a JSON file that must contain an object."""
+    """Return the contents of a JSON file as a dict. Raise an error if it does not contain an
+    object."""
     value = read_json(path)
     if not isinstance(value, dict):
         raise FolderError(f"{path} must contain a JSON object.")

@@ -1,7 +1,7 @@
 """Validated access to a foreign `config.json`.
 
-A wrong type, an absurd number or an unsupported variant is an error that names the key, before any
-weight is read.
+A wrong type, an implausible number or an unsupported variant raises an error that names the key,
+before any weight is read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "swish": "silu",
     "relu2": "relu2",
 }
-"""Our activation function for each name in `transformers`."""
+"""headway's activation function for each name in `transformers`."""
 
 THEIR_ACTIVATIONS: dict[str, str] = {
     "relu": "relu",
@@ -32,18 +32,19 @@ THEIR_ACTIVATIONS: dict[str, str] = {
     "silu": "silu",
     "relu2": "relu2",
 }
-"""Name in `transformers` for each of our activation functions without a gate."""
+"""Name in `transformers` for each of headway's activation functions without a gate."""
 
 MOST = 1 << 24
-"""Limit on every size in the configuration, so that products do not overflow. Tensors are checked
-against the sizes later."""
+"""Maximum of every size in the configuration, so that products of sizes do not overflow. Sizes are
+compared with the tensors later."""
 
 LONGEST = 1 << 20
-"""Limit on computed positions, which need no weights: the size of the file does not bound them."""
+"""Maximum number of computed positions. Computed positions have no weights, so the size of the file
+does not limit them."""
 
 MOST_LAYERS = 2000
-"""Limit on layers: many times those of the deepest published models, few enough to list all
-tensors."""
+"""Maximum number of layers: many times that of the deepest published models, but few enough to list
+all tensor names."""
 
 
 PROBLEMS = ("single_label_classification", "multi_label_classification", "regression")
@@ -55,7 +56,7 @@ LABEL: ClassifyAnswer = "label"
 
 
 class ForeignConfig:
-    """Values of a `config.json` with validation. Methods return the default if a key is absent."""
+    """Validated values of a `config.json`. Methods return the default if a key is absent."""
 
     def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
         self.values, self.where = values, where
@@ -77,7 +78,7 @@ class ForeignConfig:
         return float(value)
 
     def fraction(self, key: str, default: float | None = None) -> float:
-        """Read a fraction from 0 to below 1, such as a dropout rate."""
+        """Return a fraction from 0 to below 1, such as a dropout rate."""
         return self.number(key, default, most=0.999)
 
     def flag(self, key: str, default: bool | None = None) -> bool:
@@ -100,30 +101,32 @@ class ForeignConfig:
         return ACTIVATIONS[name]
 
     def layers(self, key: str, names: Collection[str], default: int | None = None) -> int:
-        """Read a number of layers. Each must have tensors in the file, whose tensor names are
-        `names`."""
+        """Return a number of layers.
+
+        Each layer has tensors in the file, so the number of tensor names is the maximum.
+        """
         n = self.integer(key, default, most=MOST_LAYERS)
         if n > len(names):
             raise self.error(key, f"is more than the number of tensors in the file ({len(names)})")
         return n
 
     def require(self, key: str, allowed: Any, reason: str) -> None:
-        """Raise an error if the key is present with another value than `allowed` (a value or a
-        tuple of values)."""
+        """Raise an error if the key is present with a value other than `allowed`, which is a value
+        or a tuple of values."""
         value = self.values.get(key)
         fine = allowed if isinstance(allowed, tuple) else (allowed,)
         if value is not None and not any(value == one for one in fine):
             raise self.error(key, f"is not supported: {reason}")
 
     def nested(self, key: str) -> dict[str, Any]:
-        """Read a nested object; an absent key gives an empty object."""
+        """Return a nested object. An absent key gives an empty object."""
         value = self.values.get(key) or {}
         if not isinstance(value, dict):
             raise self.error(key, "must be a JSON object")
         return value
 
     def labels(self) -> tuple[str, ...]:
-        """Read the names of classes or tags, in the order of their ids."""
+        """Return the names of classes or tags, in the order of their ids."""
         table = self.nested("id2label")
         if not table:
             n = self.integer("num_labels", 2, most=1 << 20)
@@ -137,7 +140,7 @@ class ForeignConfig:
         return tuple(one_line(named[i], "id2label") for i in range(len(named)))
 
     def answer_and_labels(self) -> tuple[ClassifyAnswer, tuple[str, ...]]:
-        """Read the kind of output of a classification head and its labels; regression has no
+        """Return the kind of answer of a classification head, and its labels. Regression has no
         labels."""
         labels, problem = self.labels(), self.values.get("problem_type")
         self.require("problem_type", PROBLEMS, f"it must be one of {', '.join(PROBLEMS)}")
@@ -152,7 +155,8 @@ class ForeignConfig:
         return "label", labels
 
     def architecture(self) -> str | None:
-        """Read the name of the model class in `transformers`; None if it is missing."""
+        """Return the name of the model class in `transformers`, or None if the configuration does
+        not name one."""
         listed = self.values.get("architectures") or []
         if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
             raise self.error("architectures", "must be a list of class names")

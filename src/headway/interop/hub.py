@@ -1,4 +1,4 @@
-"""Download models from the Hugging Face hub, only with the files that an import reads."""
+"""Download models from the Hugging Face hub. Only the files that an import reads are downloaded."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ SMALL = (
     CONFIG_JSON, GENERATION_JSON, ADAPTER_JSON, PREPROCESSOR_JSON, PROCESSOR_JSON, *NAMES, MODULES,
     *BESIDE, "1_Pooling/config.json",
 )  # fmt: skip
-"""Files without weights. The folder name for pooling is the usual one, so that most models need
-only one request."""
+"""Files without weights. They include the usual pooling folder, so that most models need only one
+request."""
 
 SAFETENSORS = (WHOLE[0], INDEX[0], "model-*-of-*.safetensors")
-"""Weight files to fetch first. Pickles are fetched only if there are none of these."""
+"""Patterns of the weight files to fetch first. Pickles are fetched only if none of these exist."""
 
 Fetch = Callable[[Iterable[str]], Path]
-"""Function that downloads the files that match any of the patterns, and returns their folder."""
+"""Function that downloads all files that match any of the patterns, and returns their folder."""
 
 
 def download(name: str) -> Path:
-    """Return the folder of a model on the hub, from the local cache or the network."""
+    """Return the local folder of a model on the hub. Files that are not in the local cache are
+    downloaded."""
     try:
         hub = needs("huggingface_hub", "hub")
     except UserError as error:

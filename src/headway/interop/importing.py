@@ -1,6 +1,7 @@
-"""Import published weights: detect the format, check, rename, and write a run folder.
+"""Import published weights: detect the format, check the model, rename its tensors, and write a run
+folder.
 
-Errors are found from the configuration and the headers of the files, before memory is allocated for
+Errors are detected from the configuration and the file headers, before memory is allocated for
 weights.
 """
 
@@ -43,12 +44,12 @@ from headway.tokens.tokenizer import Vocabularies
 from headway.tokens.vocab_alignment import unused_name
 
 IGNORED = "ignored.safetensors"
-"""File of tensors that our model does not use, so that an export can write them again."""
+"""File with the tensors that headway's model does not use. An export writes them again."""
 
 MAY_CHANGE = ("data.", "decode.", "embed.")
 
 TOKENIZER_FILES = "tokenizer"
-"""Folder of the original tokenizer files."""
+"""Folder with the original tokenizer files."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class ImportSummary:
     settings: RunSettings
     n_parameters: int
     used: int
-    """Number of source tensors that the model uses."""
+    """Number of tensors of the source that the model uses."""
 
     ignored: dict[str, str]
     notes: tuple[str, ...]
@@ -76,9 +77,14 @@ def import_run(
     words: Sequence[str] = (),
     progress: Progress = SILENT,
 ) -> ImportSummary:
-    """Import a folder, a file or a hub id, and write a run folder atomically.
+    """Import a published model, and write a run folder atomically.
 
-    `words`: settings of input and decoding, such as `data.other_field=other`.
+    Args:
+        source: Folder, file or hub id.
+        out: Run folder to write.
+        tokenizer: File or folder to use instead of the tokenizer next to the weights.
+        task: Task of the run; defaults to the task of the published model.
+        words: Settings of data, decoding and embeddings, such as `data.other_field=other`.
     """
     source, out = str(source), Path(out)
     check_free(out)
@@ -128,7 +134,8 @@ def _without_token(vocab: Vocabularies | None) -> list[str]:
 def with_task(found: Architecture, task: str) -> Architecture:
     """Return the architecture for another task.
 
-    Every encoder and decoder supports embed; other tasks need their heads.
+    Every encoder and decoder supports the task `embed`. Other tasks need an output head in the
+    file.
     """
     if task == found.task:
         return found
@@ -153,7 +160,7 @@ def with_task(found: Architecture, task: str) -> Architecture:
 
 
 def check_shapes(found: Architecture, weights: LazyWeights) -> int:
-    """Check that the tensors of a file fit its configuration; return the number of parameters.
+    """Check that the tensors of a file fit its configuration. Return the number of parameters.
 
     Only shapes are compared, so no weights are read.
     """
@@ -176,12 +183,12 @@ def check_shapes(found: Architecture, weights: LazyWeights) -> int:
 
 
 def convert_tensors(found: Architecture, weights: Mapping[str, Tensor]) -> ConvertedTensors:
-    """Read the tensors of a file and convert them to ours."""
+    """Return the tensors of a file, converted to headway's names and shapes."""
     return to_ours(weights, found.pairs, found.ignored, aliases(found))
 
 
 def aliases(found: Architecture) -> dict[str, str]:
-    """Map every name of a shared tensor to the one name under which the file has it."""
+    """Map every name of a shared tensor to the one name that the file uses."""
     has = {pair.ours for pair in found.pairs if not pair.tied}
     named: dict[int, list[str]] = {}
     for name, tensor in build_model(found.model, device="meta").state_dict(keep_vars=True).items():
@@ -194,7 +201,7 @@ def aliases(found: Architecture) -> dict[str, str]:
 
 
 def with_zeros(taken: ConvertedTensors, found: Architecture) -> ConvertedTensors:
-    """Add zeros for our tensors that the file lacks."""
+    """Return the tensors with zeros for those of headway's that the file lacks."""
     if not found.zeros:
         return taken
     shapes = build_model(found.model, device="meta").state_dict()
@@ -218,7 +225,7 @@ def run_settings(found: Architecture) -> RunSettings:
 
 
 def with_overrides(settings: RunSettings, words: Sequence[str]) -> RunSettings:
-    """Apply settings in the form `key=value` to the new run."""
+    """Return the settings with overrides of the form `key=value`."""
     for word in words:
         if not word.startswith(MAY_CHANGE):
             raise ConfigError(
@@ -239,9 +246,9 @@ def with_overrides(settings: RunSettings, words: Sequence[str]) -> RunSettings:
 
 
 def _data(found: Architecture) -> DataSettings:
-    """Data settings of the imported run.
+    """Return the data settings of the imported run.
 
-    Sources may be as long as the model reads, because the source of a summary is a whole text.
+    Sources may be as long as the model allows, because the source of a summary is a whole text.
     """
     if not isinstance(found.model, Seq2SeqSettings):
         return DataSettings(**found.data)
@@ -249,7 +256,8 @@ def _data(found: Architecture) -> DataSettings:
 
 
 def _classify(found: Architecture) -> ClassifySettings:
-    """Classification settings of the imported run, with the modality that the model reads."""
+    """Return the classification settings of the imported run, with the modality of the model's
+    input."""
     if SPECS[found.task].settings is not ClassifySettings:
         return ClassifySettings()
     answer = "auto" if found.answer == "label" else found.answer
@@ -257,8 +265,10 @@ def _classify(found: Architecture) -> ClassifySettings:
 
 
 def _embed(found: Architecture) -> EmbedSettings:
-    """Embedding settings of the imported run. Embeddings are normalized only if the folder says
-    so."""
+    """Return the embedding settings of the imported run.
+
+    Embeddings are normalized only if the imported folder requires it.
+    """
     if not SPECS[found.task].is_embedding:
         return EmbedSettings()
     return EmbedSettings(**{"normalise": False, **found.embed})
@@ -297,8 +307,8 @@ def _save_kept(path: Path, kept: Mapping[str, Tensor]) -> None:
 
 
 def _facts(opened: OpenedSource, taken: ConvertedTensors) -> dict[str, Any]:
-    """Contents of import.json: the origin, and what an export needs to restore the original
-    files."""
+    """Return the contents of `import.json`: the origin of the model, and what an export needs to
+    restore the original files."""
     entries = opened.weights.entries
     return {
         "kind": opened.kind,

@@ -1,4 +1,5 @@
-"""Criteria for the proof of an int8 export: rounding changes every value a little."""
+"""Criteria for the proof of an int8 export. They are looser than in fp32, because rounding changes
+every value a little."""
 
 from __future__ import annotations
 
@@ -14,36 +15,34 @@ from headway.interop.proof import Proof
 from headway.interop.proof_inputs import ProofCase
 
 MOST_OFF = {"logits": 0.12, "vectors": 0.16}
-"""Limit on the root mean square error of all values, relative to their standard deviation.
+"""Maximum root mean square error of all values, relative to their standard deviation.
 
-Measured errors of int8 models are 0.02 to 0.10 in logits and 0.11 to 0.13 in embeddings. With a
-matrix of zeros in one layer they are at least 0.15 and 0.32.
+Measured errors of int8 models are 0.02 to 0.10 in logits and 0.11 to 0.13 in embeddings. If the
+matrix of one layer is replaced by zeros, they are at least 0.15 in logits and 0.32 in embeddings.
 """
 
 ROW = 2
-"""Limit on the error of a single embedding, as a multiple of the limit for all embeddings."""
+"""Maximum error of a single embedding, as a multiple of the limit for all embeddings."""
 
 LEAST_EQUAL = 0.85
-"""Least fraction of positions (next tokens, tags, texts) with the same prediction."""
+"""Minimum fraction of positions (next tokens, tags, texts) with the same prediction."""
 
 SMALLEST = 1e-12
-"""Least standard deviation that errors are divided by, for a model whose outputs are constant."""
+"""Minimum variance by which squared errors are divided, for a model whose outputs are constant."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Int8Proof(Proof):
     """Proof of an export with the criteria for int8.
 
-    The largest difference has a loose limit: one of thousands of values may be far off without
-    consequences, above all in small models. The error of all values together has a strict limit.
+    The largest difference has a loose limit, because one of thousands of values may be far off
+    without consequences, above all in small models. The error of all values together has a strict
+    limit.
     """
 
     off: float | None
-    """Root mean square of all differences, relative to the standard deviation of the values within
-    their positions.
-
-    None if they cannot be compared.
-    """
+    """Root mean square of all differences, relative to the standard deviation of the values at each
+    position; None if the outputs cannot be compared."""
 
     most_off: float
 
@@ -70,8 +69,8 @@ def judged_as_int8(
 ) -> Int8Proof:
     """Apply the limits for int8 to a proof, and count equal outputs by position.
 
-    Embeddings and single numbers have no best choice. They count as equal if their error is at most
-    `ROW` times the limit for all embeddings.
+    Embeddings and single numbers have no most likely value. They count as equal if their error is
+    at most `ROW` times the limit for all embeddings.
     """
     tables = [reading.scores for reading in ours]
     facts = asdict(proof) | {
@@ -83,7 +82,8 @@ def judged_as_int8(
     }
     if not np.isfinite(proof.max_difference):
         return Int8Proof(**facts, off=None)
-    # Arrays may differ in width: CTC has one symbol more than the decoder.
+    # The outputs of different heads have different widths: a CTC head has one symbol more than the
+    # decoder.
     pairs = [(a.astype(np.float64), b) for a, b in zip(tables, theirs, strict=True)]
     single = all(a.shape[-1] == 1 for a, _ in pairs)  # regression: one value per position
     centre = np.concatenate([a for a, _ in pairs]).mean() if single else None

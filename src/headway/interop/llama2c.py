@@ -1,4 +1,5 @@
-"""Read llama2.c `.bin` files: a header of seven numbers, then all weights in fp32."""
+"""Read llama2.c `.bin` files, which contain a header of seven numbers and then all weights in
+fp32."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ from headway.interop.weights import LazyWeights, TensorEntry
 from headway.settings.model import DecoderSettings
 
 MAGIC = 0x616B3432
-"""`ak42`: first number of files with a version number. Older files begin with the model width."""
+"""Magic number (`ak42`) of files with a version number. Older files begin with the model width."""
 
 NUMBERS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
 VERSIONED_HEADER = 256
-"""Bytes of the header in files with a version number, fixed by the format."""
+"""Size in bytes of the header in files with a version number, fixed by the format."""
 
 NORM_EPS = 1e-5
-"""Epsilon of all norms; llama2.c has it in its source, not in the file."""
+"""Epsilon of all norms. It is a constant in the source code of llama2.c."""
 
 
 class Header(NamedTuple):
@@ -39,7 +40,7 @@ class Header(NamedTuple):
 
 
 def read_llama2c(path: Path) -> tuple[dict[str, Any], Architecture, LazyWeights]:
-    """Return the header, the architecture, and the weights, which are read on access."""
+    """Return the header, the architecture, and the weights, which are read from disk on access."""
     header = _header(path)
     model = _settings(ForeignConfig(header.values, str(path)))
     entries, start = {}, header.size
@@ -73,7 +74,7 @@ def _header(path: Path) -> Header:
         raise FolderError(f"{path} has only {len(start)} bytes, too few for a llama2.c file.")
     if struct.unpack_from("<I", start)[0] != MAGIC:
         values: dict[str, Any] = dict(zip(NUMBERS, struct.unpack_from("<7i", start), strict=True))
-        # A negative vocabulary size means that the output layer has a matrix of its own.
+        # A negative vocabulary size means that the output layer has its own matrix.
         shared = values["vocab_size"] > 0
         values |= {"version": 0, "shared": shared, "vocab_size": abs(values["vocab_size"])}
         return Header(values, 28)
@@ -111,7 +112,8 @@ def _settings(given: ForeignConfig) -> DecoderSettings:
 
 
 def _shapes(model: DecoderSettings, version: int) -> list[tuple[str, tuple[int, ...]]]:
-    """List all tensors in the order of the file: one kind after another, each for all layers."""
+    """Return the names and shapes of all tensors in the order of the file: each kind of tensor for
+    all layers, then the next kind."""
     width, n_kv = model.d_model, model.kv_heads * model.head_width
     kinds: dict[str, tuple[int, ...]] = {
         "attention_norm": (width,),
@@ -147,10 +149,10 @@ def _load(path: Path, start: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def halves(n_heads: int) -> TensorTransform:
-    """Convert between rotary layouts.
+    """Return the conversion between two layouts of rotary positions.
 
-    llama2.c rotates dimension 0 with 1, 2 with 3 and so on; headway rotates dimension i with i +
-    K/2.
+    llama2.c rotates each even dimension of a head with the next odd one. headway rotates dimension
+    i with i + K/2, where K is the width of the head.
     """
 
     def to_ours(rows: Tensor) -> Tensor:

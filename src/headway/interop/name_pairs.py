@@ -1,7 +1,7 @@
-"""Convert between foreign tensors and ours with one table of name pairs for both directions.
+"""Convert between foreign tensors and headway's with one table of name pairs for both directions.
 
-Every foreign tensor must have exactly one pair, or be in the list of ignored ones with a reason. If
-tensors were dropped silently, the model would be slightly wrong.
+Every foreign tensor must have exactly one pair, or be in the list of ignored tensors with a reason.
+If tensors were dropped silently, the model would be slightly wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headway.errors import UserError
 
 
 class TensorTransform(NamedTuple):
-    """Conversion of a tensor in an import, and its exact inverse in an export."""
+    """Conversion of a tensor in an import, and its exact inverse for an export."""
 
     to_ours: Callable[[Tensor], Tensor]
     to_theirs: Callable[[Tensor], Tensor]
@@ -39,51 +39,51 @@ TRANSPOSED = TensorTransform(_transposed, _transposed)
 
 
 class NamePair(NamedTuple):
-    """Name of a foreign tensor and its place in our model."""
+    """Correspondence of a foreign tensor and a tensor, or a part of one, in headway's model."""
 
     theirs: str
     ours: str
-    """Exact name of our tensor, including the layer number."""
+    """Exact name of headway's tensor, including the layer number."""
 
     rows: slice | None = None
-    """Rows of our tensor that the foreign one fills, such as those of q in a joint matrix of q, k
-    and v."""
+    """Rows of headway's tensor that the foreign one fills, such as those of q in a joint matrix of
+    q, k and v; None for all rows."""
 
     change: TensorTransform = IDENTITY
     tied: bool = False
-    """Whether this is a second name of a tensor that has a pair.
+    """Whether this is a second name of a tensor that already has a pair.
 
-    A file may lack it. If it has it, both tensors must be equal.
+    The file may lack the second name. If it has both, the tensors must be equal.
     """
 
     their_rows: slice | None = None
-    """`slice(n, None)`: our tensor begins at row n of the foreign one.
+    """Rows of the foreign tensor that are used, as `slice(n, None)`; None for all rows.
 
-    The first two positions of RoBERTa and BART are for padding, for example. The rows before n are
-    stored with the ignored tensors.
+    For example, the first two positions of RoBERTa and BART are unused. The first n rows are stored
+    with the ignored tensors.
     """
 
     concat_axis: int | None = None
-    """Axis along which the foreign tensor is a concatenation of several of ours; None if it is not.
+    """Axis along which the foreign tensor concatenates several of headway's; None if it does not.
 
-    The `change` of each pair selects its part. For example, ViT's positions are those of special
-    tokens and of the patches.
+    The `change` of each pair selects its part. For example, ViT's position table contains the
+    positions of the special tokens and of the patches.
     """
 
 
 @dataclass(frozen=True)
 class ConvertedTensors:
-    """Tensors of a foreign file after conversion."""
+    """Result of converting the tensors of a foreign file."""
 
     weights: dict[str, Tensor]
-    """Our tensors, in fp32."""
+    """headway's tensors by name, in fp32."""
 
     ignored: dict[str, str]
-    """Names of foreign tensors that are not used, with reasons."""
+    """Names of foreign tensors that are not used, mapped to the reason."""
 
     kept: dict[str, Tensor]
-    """Ignored tensors and unused rows (`name[:n]`), stored so that an export can write them
-    again."""
+    """Ignored tensors and unused rows (`name[:n]`). They are stored so that an export can write
+    them again."""
 
 
 READABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -95,11 +95,14 @@ def to_ours(
     ignored: Mapping[str, str],
     aliases: Mapping[str, str] | None = None,
 ) -> ConvertedTensors:
-    """Convert all foreign tensors to ours.
+    """Convert all foreign tensors to headway's.
 
-    Tensors on the device "meta" give only shapes. `ignored`: regular expressions that match full
-    names, with reasons. `aliases`: other names of our tensors, which tied pairs may use, mapped to
-    the names that have a pair.
+    Args:
+        theirs: Foreign tensors by name. On the device "meta" only their shapes are converted.
+        pairs: Table of name pairs.
+        ignored: Regular expressions that match full names of unused tensors, with reasons.
+        aliases: Other names of headway's tensors, which tied pairs may use, mapped to the names
+            that have a pair.
     """
     reasons = check_names(theirs, pairs, ignored)
     parts: dict[str, list[tuple[NamePair, Tensor]]] = {}
@@ -125,9 +128,9 @@ def to_ours(
 def to_theirs(
     ours: Mapping[str, Tensor], pairs: Iterable[NamePair], kept: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """Convert our tensors to foreign ones, including tied ones, in the order of the pairs.
+    """Convert headway's tensors to foreign ones, including tied ones, in the order of the pairs.
 
-    `kept`: tensors that the import did not use.
+    `kept`: tensors that the import did not use, which are written again.
     """
     kept = kept or {}
     theirs: dict[str, Tensor] = {}
@@ -147,7 +150,8 @@ def to_theirs(
 def check_names(
     theirs: Collection[str], pairs: Iterable[NamePair], ignored: Mapping[str, str]
 ) -> dict[str, str]:
-    """Raise an error if tensors are missing or unknown; return the ignored names with reasons."""
+    """Raise an error if tensors are missing or unknown. Return the names of ignored tensors with
+    reasons."""
     pairs = list(pairs)
     known = {pair.theirs for pair in pairs}
     whole = [pair.theirs for pair in pairs if pair.concat_axis is None]
@@ -188,7 +192,7 @@ def _changed(pair: NamePair, tensor: Tensor) -> Tensor:
 
 
 def _joined(ours: str, found: list[tuple[NamePair, Tensor]]) -> Tensor:
-    """Join the parts of one of our tensors, in the order of their rows."""
+    """Return one of headway's tensors, joined from its parts in the order of their rows."""
     if len(found) == 1 and found[0][0].rows is None:
         return found[0][1].contiguous()
     found.sort(key=lambda part: part[0].rows.start if part[0].rows else 0)
@@ -228,11 +232,12 @@ def _cut(pair: NamePair) -> str:
 
 
 OLD_KINDS = {"weight": "gamma", "bias": "beta"}
-"""Names of norm tensors in files that were converted from TensorFlow, by their current names."""
+"""Names of norm tensors in files that were converted from TensorFlow, keyed by the current
+names."""
 
 
 def new_names(names: Collection[str]) -> list[str]:
-    """Replace old names of norm tensors by the current ones."""
+    """Return the tensor names with old names of norm tensors replaced by current ones."""
     kinds = {old: new for new, old in OLD_KINDS.items()}
     found = []
     for name in names:
@@ -243,7 +248,7 @@ def new_names(names: Collection[str]) -> list[str]:
 
 
 def with_old_names(pairs: Iterable[NamePair], names: Collection[str]) -> list[NamePair]:
-    """Change the pairs to the old names of norm tensors if the file has those."""
+    """Return the pairs with the old names of norm tensors if the file uses them."""
     found = []
     for pair in pairs:
         stem, _, kind = pair.theirs.rpartition(".")
@@ -256,7 +261,7 @@ def with_old_names(pairs: Iterable[NamePair], names: Collection[str]) -> list[Na
 def weight_and_bias(
     theirs: str, ours: str, change: TensorTransform = IDENTITY, *, bias: bool = True
 ) -> list[NamePair]:
-    """Make the name pairs for the weight and the bias of a layer or a norm."""
+    """Return the name pairs for the weight and the bias of a layer or norm."""
     kinds = ("weight", "bias") if bias else ("weight",)
     return [NamePair(f"{theirs}.{kind}", f"{ours}.{kind}", change=change) for kind in kinds]
 
@@ -264,8 +269,10 @@ def weight_and_bias(
 def stacked(
     theirs: Sequence[str], ours: str, sizes: Sequence[int], *, bias: bool = True
 ) -> list[NamePair]:
-    """Make the name pairs for foreign layers that are joined by rows in one of ours. `sizes`: rows
-    of each."""
+    """Return the name pairs for foreign layers that headway stores in one layer, joined by rows.
+
+    `sizes`: number of rows of each foreign layer.
+    """
     pairs = []
     for kind in ("weight", "bias") if bias else ("weight",):
         start = 0

@@ -1,5 +1,5 @@
-"""Find and load the tokenizer of an import: in the model folder, or the one that `--tokenizer`
-names."""
+"""Find and load the tokenizer of an import, in the model folder or at the path given by
+`--tokenizer`."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ PAIRED = ("vocab.json", "merges.txt")
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Find the tokenizer files in a folder."""
+    """Return the tokenizer files in a folder."""
     found = {path.name for name in NAMES for path in folder.glob(name) if path.is_file()}
     return [inside(folder, name) for name in sorted(found)]
 
 
 def chat_template(files: Sequence[Path]) -> str | None:
-    """Read the default chat template from its own file or from tokenizer_config.json."""
+    """Return the default chat template from its own file or from `tokenizer_config.json`; None if
+    there is none."""
     named = {path.name: path for path in files}
     if CHAT_TEMPLATE in named:
         return read_text(named[CHAT_TEMPLATE])
@@ -51,13 +52,13 @@ def chat_template(files: Sequence[Path]) -> str | None:
 def load_beside(
     folder: Path, config: Mapping[str, Any], n_tokens: int, n_source: int | None = None
 ) -> Vocabularies:
-    """Load the tokenizer in a model folder. Links to files outside the folder are an error."""
+    """Load the tokenizer in a model folder. Links to files outside the folder raise an error."""
     files_of(folder)
     return load_foreign(folder, config, n_tokens, n_source)
 
 
 def files_named(path: Path) -> list[Path]:
-    """Find the tokenizer files at a path that the user named, a file or a folder."""
+    """Return the tokenizer files at the path of a file or a folder that the user gave."""
     path = _gpt2_in(path)
     if path.is_dir():
         return files_of(path)
@@ -67,8 +68,8 @@ def files_named(path: Path) -> list[Path]:
 
 
 def _gpt2_in(path: Path) -> Path:
-    """Return encoder.json if the folder has the two files of OpenAI's GPT-2, else the path
-    itself."""
+    """Return the path of `encoder.json` if the folder has the two tokenizer files of OpenAI's
+    GPT-2, otherwise the path itself."""
     files = [path / name for name in USUAL]
     return files[0] if path.is_dir() and all(file.is_file() for file in files) else path
 
@@ -77,9 +78,9 @@ def load_named(
     path: Path, folder: Path | None, config: Mapping[str, Any], n_tokens: int,
     n_source: int | None = None,
 ) -> Vocabularies:  # fmt: skip
-    """Load the tokenizer that the user named.
+    """Load the tokenizer at the path that the user gave.
 
-    The small files of the model folder still determine the roles of special tokens.
+    The configuration files of the model folder still determine the roles of special tokens.
     """
     path = _gpt2_in(path)
     if path.suffix == ".bin":

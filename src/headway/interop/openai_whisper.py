@@ -1,4 +1,4 @@
-"""Read OpenAI's Whisper files: a pickle with ten sizes and the weights."""
+"""Read OpenAI's Whisper files, which are pickles of ten sizes and the weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPENAI = WhisperNames(
 )
 
 FEED_FORWARD = 4
-"""Width of the feed-forward layers relative to the model width, which is fixed in Whisper."""
+"""Width of the feed-forward layers as a multiple of the model width, fixed in Whisper."""
 
 IGNORED = {r"alignment_heads": "list of heads that follow the audio, which are found by search"}
 

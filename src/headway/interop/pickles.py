@@ -1,7 +1,7 @@
-"""Read tensors from torch pickles safely, without executing code from the file.
+"""Read tensors from torch pickles without executing code from the file.
 
-There are two checks: first, all functions that the pickle names must be ones that construct
-tensors. Then `torch.load` reads it with `weights_only=True`. All pickles are read in this way.
+All pickles pass two checks. First, every function that the pickle names must be one that constructs
+tensors. Then `torch.load` reads the file with `weights_only=True`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ ALLOWED = re.compile(
     r"|torch\._utils _rebuild_(?:tensor|tensor_v2|parameter)"
     r"|torch (?:Float|Half|BFloat16|Double|Long|Int|Short|Char|Byte|Bool)Storage"
 )
-"""Names of functions and classes that construct a dict of tensors. All others are rejected."""
+"""Functions and classes that a pickle of tensors may name. All others are rejected."""
 
 LARGEST_PICKLE = 64 << 20
-"""Limit on the bytes of the pickle inside a zip file, which contains only names and shapes."""
+"""Maximum size in bytes of the pickle inside a zip file. The pickle contains only names and
+shapes."""
 
 LEGACY_PARTS = 5
-"""Number of pickles in a file of torch before 1.6: magic number, version, system, tensors, storage
-keys."""
+"""Number of pickles in a file of torch before version 1.6: magic number, version, system, tensors,
+storage keys."""
 
 
 def read_pickle(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a file in its order.
+    """Return the tensors of a file in its order.
 
-    They are memory-mapped if possible, and checked not to claim more data than the file has.
+    They are memory-mapped if possible. Tensors that claim more data than the file has raise an
+    error.
     """
     return _checked(_loaded(path), path)
 
@@ -47,7 +49,8 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
 def read_checkpoint(
     path: Path, facts: str, tensors: str
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read a file that contains a dict of integers and a dict of tensors, under the given names."""
+    """Return the two parts of a checkpoint: a dict of integers and a dict of tensors, stored under
+    the given names."""
     value = _loaded(path)
     if not isinstance(value, dict) or set(value) != {facts, tensors}:
         raise FolderError(f"{path} must contain exactly the entries {facts!r} and {tensors!r}.")
@@ -58,7 +61,7 @@ def read_checkpoint(
 
 
 def _loaded(path: Path) -> Any:
-    """Load the contents of a pickle: numbers, strings, containers and tensors."""
+    """Return the contents of a pickle: numbers, strings, containers and tensors."""
     try:
         with path.open("rb") as file:
             zipped = file.read(4) == b"PK\x03\x04"
@@ -87,10 +90,7 @@ def _damaged(path: Path, error: Exception) -> FolderError:
 
 
 def _check_zip(path: Path) -> None:
-    """Check a zip file.
-
-    Torch does not compress the parts, so their sizes cannot exceed the file.
-    """
+    """Raise an error if the parts of a zip file exceed its size. Torch does not compress them."""
     with zipfile.ZipFile(path) as file:
         entries = file.infolist()
         packed = [e.filename for e in entries if e.compress_type != zipfile.ZIP_STORED]
@@ -137,8 +137,8 @@ def _names(stream: Any) -> Iterator[str]:
 
 
 def _checked(value: Any, path: Path) -> dict[str, Tensor]:
-    """Check that a value is a dict of plain tensors that do not claim more data than the file
-    has."""
+    """Return the value if it is a dict of plain tensors that do not claim more data than the file
+    has. Otherwise raise an error."""
     if not isinstance(value, dict):
         raise FolderError(
             f"{path} must contain a dict of tensors, but contains a value of type "

@@ -1,4 +1,5 @@
-"""Numerical proof of an export: the same inputs through the run and through the exported model."""
+"""Numerical proof of an export, which compares the run and the exported model on the same
+inputs."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ from headway.storage import replace_text
 
 PROOF = "proof.json"
 TOLERANCE = 1e-4
-"""Largest difference in fp32 for values of about 1; for larger values the limit grows in
+"""Maximum difference in fp32 for values of about 1. For larger values the limit grows in
 proportion."""
 
 TIE = 1e-4
-"""Tokens whose logits differ by less count as equally good, because rounding errors decide between
-them."""
+"""Difference of logits below which tokens count as equally good, because rounding errors decide
+between them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +44,17 @@ class Proof:
     """Fraction of sentences in which all predictions are equal."""
 
     tolerance: float
-    """Limit on `max_difference`."""
+    """Maximum `max_difference` of a successful proof."""
 
     least_equal: float
-    """Least allowed `equal_outputs`."""
+    """Minimum `equal_outputs` of a successful proof."""
 
     by: str = ""
     """Program that ran the exported model, with its version."""
 
     notes: list[str] = field(default_factory=list)
     items: str = "sentences"
-    """Plural name of the items that `sentences` counts: images or recordings for models that read
-    those."""
+    """Plural name of the items that `sentences` counts, such as images."""
 
     units: str = "tokens"
     """Plural name of the units that `tokens` counts."""
@@ -64,7 +64,7 @@ class Proof:
         return self.max_difference <= self.tolerance and self.equal_outputs >= self.least_equal
 
     def text(self) -> str:
-        """Format the result for printing."""
+        """Return the result as text for the terminal."""
         verdict = "passed" if self.passed else "FAILED"
         by = f" with {self.by}" if self.by else ""
         lines = [
@@ -85,7 +85,7 @@ class Proof:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the programs that may affect the result."""
+    """Return the versions of the programs that may affect the result."""
     found = {"headway": __version__, "python": platform.python_version()}
     for name in ("torch", "transformers", "ctranslate2", "onnx", "onnxruntime"):
         try:
@@ -106,11 +106,16 @@ def compared(
     by: str = "",
     notes: Sequence[str] = (),
 ) -> Proof:
-    """Compare our outputs with those of the exported model, one array per sentence.
+    """Compare the outputs of the run with those of the exported model, one array per sentence.
 
-    `what`: the compared values: logits, log-probabilities, vectors or hidden states. `tolerance`:
-    None for that of fp32. Vectors and hidden states have no best choice: a sentence counts as equal
-    if no value differs by more than the tolerance.
+    Args:
+        to: Key of the export target.
+        ours: Outputs of the run.
+        theirs: Outputs of the exported model.
+        what: Name of the compared values, as in `Proof.what`. Logits and log-probabilities are
+            equal if they predict the same tokens. Vectors and hidden states are equal if no value
+            differs by more than the tolerance.
+        tolerance: Maximum difference; None for the limit of fp32.
     """
     tables = [_table(reading, what) for reading in ours]
     if tolerance is None:

@@ -1,13 +1,12 @@
-"""Inputs of a proof, and the outputs of our model for them, for all tasks.
+"""Inputs of a proof for all tasks, and the model's outputs for them.
 
-Texts are built-in sentences and those of the user, tokenized as the task does it. Images and audio
-of several kinds are generated.
+Texts are built-in sentences and those of the user, tokenized as for the task. Images and audio of
+several kinds are generated.
 
 Models with a decoder first generate text greedily, and language models continue each sentence
-greedily. The model then reads that text, and the proof compares the logits of every next token. If
-the best tokens agree everywhere, greedy outputs agree too.
-
-Models that reconstruct masked parts get masked inputs.
+greedily. The model then reads this text, and the proof compares the logits of every next token. If
+the best tokens agree everywhere, greedy outputs agree too. Models that reconstruct masked parts get
+masked inputs.
 """
 
 from __future__ import annotations
@@ -47,16 +46,17 @@ from headway.tasks.readout import EachRow, OneVector, as_model, readout_of
 from headway.tasks.text_items import TextItem, frame_tokens, tagged_item
 
 NEW_TOKENS = 16
-"""Limit on the tokens that a language model adds to a sentence."""
+"""Maximum number of tokens that a language model adds to a sentence."""
 
 LONGEST_OUTPUT = 48
-"""Limit on the tokens of a translation. The text for an image or audio may have half as many."""
+"""Maximum number of tokens in a translation. The text for an image or audio may have half as
+many."""
 
 N_IMAGES = 8
-"""Two images of each of the four kinds that `proof_images` generates."""
+"""Number of images: two of each of the four kinds that `proof_images` generates."""
 
 SECONDS = (0.4, 1.1, 2.5, 6.0)
-"""Lengths of the audio clips in seconds; shorter if the model reads less."""
+"""Durations of the audio clips in seconds. They are cut to the maximum duration of the model."""
 
 Float32Array = NDArray[np.float32]
 ProofMedia = NDArray[Any]
@@ -93,30 +93,34 @@ Most vocabularies lack some of their characters, so that unknown tokens are test
 
 @dataclass(frozen=True)
 class ProofCase:
-    """One input of a proof, and the outputs of our model for it."""
+    """One input of a proof, and the model's outputs for it."""
 
     item: Item
     target: list[int]
-    """Input of the decoder in an encoder-decoder: the start token, then our greedy output."""
+    """Decoder input of an encoder-decoder: the start token, then the greedy output. Empty for other
+    models."""
 
     scores: Float32Array
-    """Outputs for each position of the input (tokens, tags, CTC symbols) or of `target`.
+    """Outputs at each position of the input (tokens, tags, CTC symbols) or of `target`.
 
-    There is a single row for classes or an embedding.
+    Classes and embeddings have a single row.
     """
 
     hidden_TD: Float32Array
-    """Hidden states before the head; those of the decoder if there is one."""
+    """Hidden states before the output head: those of the decoder if there is one, otherwise those
+    of the encoder."""
 
     masked_P: NDArray[np.bool_] | None = None
-    """Mask of the positions of an image or audio that a model reconstructs."""
+    """Mask of the positions of an image or audio that a model reconstructs; None for other
+    models."""
 
     ctc_scores: Float32Array | None = None
-    """Outputs of the CTC head at each position of the source, if the model also has a decoder."""
+    """Outputs of the CTC head at each position of the source, for a decoder model with such a head;
+    otherwise None."""
 
     @property
     def tokens(self) -> list[int]:
-        """Tokens of a text, with special tokens."""
+        """Tokens of a text, including special tokens. Empty if the input is not text."""
         return self.item.ids if isinstance(self.item, TextItem) else []
 
     @property
@@ -126,15 +130,15 @@ class ProofCase:
 
 
 def proof_sentences(n: int = 16, more: Sequence[str] = ()) -> list[str]:
-    """Return the sentences of the user, filled up to `n` with built-in ones."""
+    """Return the user's sentences, topped up to `n` with built-in ones."""
     own = [line for line in ensure_list(more) if line.strip()]
     return [*own, *SENTENCES[: max(0, n - len(own))]]
 
 
 def proof_items(run: LoadedRun, sentences: Sequence[str], *, odd: bool = False) -> list[Item]:
-    """Make inputs of the modality that the model reads.
+    """Return inputs of the modality that the model reads.
 
-    `odd`: add two audio clips, one shorter than a frame and one that is mostly silent.
+    `odd`: whether to add two audio clips, one shorter than a frame and one that is mostly silent.
     """
     shape = media_settings(run.settings)
     if shape is None:
@@ -148,10 +152,10 @@ def proof_items(run: LoadedRun, sentences: Sequence[str], *, odd: bool = False) 
 
 
 def proof_texts(run: LoadedRun, sentences: Sequence[str]) -> list[TextItem]:
-    """Tokenize each sentence as the task of the run does, cut to the length that the model reads.
+    """Tokenize each sentence as for the run's task, truncated to the maximum length of the model.
 
-    For an encoder that supports pairs, every fourth sentence forms a pair with the one before it. A
-    model for filling in gaps gets gaps.
+    For an encoder that supports pairs, every fourth sentence forms a pair with the one before it.
+    For a masked language model, some tokens are masked.
     """
     tokenizer, longest = run.vocab.source, run.shape.max_len
     ids = tokenizer.encode_batch(list(sentences))
@@ -185,7 +189,8 @@ def _with_masked_tokens(run: LoadedRun, text: TextItem) -> TextItem:
 
 
 def proof_images(shape: ImageSettings, n: int = N_IMAGES) -> list[ProofMedia]:
-    """Generate images of noise, ramps, stripes and flat color in the model's size (T C Y X)."""
+    """Return generated images (T C Y X) of noise, ramps, stripes and flat colour in the model's
+    size."""
     draw = np.random.default_rng(7)
     size = (shape.frames, shape.channels, shape.height, shape.width)
     y, x = np.mgrid[: shape.height, : shape.width]
@@ -200,7 +205,7 @@ def proof_images(shape: ImageSettings, n: int = N_IMAGES) -> list[ProofMedia]:
 
 
 def proof_audio(shape: AudioSettings) -> list[ProofMedia]:
-    """Generate noise and rising tones of several lengths as 16-bit samples."""
+    """Return generated noise and rising tones of several durations, as 16-bit samples."""
     draw = np.random.default_rng(7)
     found: list[ProofMedia] = []
     for number, seconds in enumerate(SECONDS):
@@ -216,7 +221,7 @@ def proof_audio(shape: AudioSettings) -> list[ProofMedia]:
 
 
 def compute_cases(run: LoadedRun, items: Sequence[Item]) -> list[ProofCase]:
-    """Run our model on each item separately, so that batching does not affect rounding."""
+    """Run the model on each item separately, so that batching does not affect rounding."""
     if run.spec.continues:
         items = _greedy_continuations(
             run, [item.ids for item in items if isinstance(item, TextItem)]
@@ -231,9 +236,9 @@ def compute_cases(run: LoadedRun, items: Sequence[Item]) -> list[ProofCase]:
 def compute_case(
     run: LoadedRun, item: Item, target: Sequence[int] = (), gone: Batch[MaskTargets] | None = None
 ) -> ProofCase:
-    """Run our model on an item, or on a source and its output so far.
+    """Run the model on an item, or on a source and the output so far.
 
-    `gone`: the item with its masked parts removed.
+    `gone`: the item with its masked parts removed, for a model that reconstructs them.
     """
     rows_R, gone_P = None, None
     if gone is None:
@@ -256,14 +261,14 @@ def compute_case(
 
 
 def output_name(run: LoadedRun) -> str:
-    """Name of the compared outputs, for `proof.compared`."""
+    """Return the name of the compared outputs, which is the `what` of `proof.compared`."""
     readout = readout_of(run.settings)
     numbers = isinstance(readout, OneVector) or readout == EachRow("rebuild")
     return "vectors" if numbers else "logits"
 
 
 def unit_names(run: LoadedRun) -> tuple[str, str]:
-    """Plural names of what a proof counts, for `Proof.items` and `Proof.units`."""
+    """Return the plural names for `Proof.items` and `Proof.units`."""
     shape = media_settings(run.settings)
     if shape is None:
         return "sentences", "tokens"
@@ -272,8 +277,10 @@ def unit_names(run: LoadedRun) -> tuple[str, str]:
 
 
 def _greedy_outputs(run: LoadedRun, items: Sequence[Item]) -> list[list[int]]:
-    """Generate the output for each source greedily; it begins with the start token. Empty without a
-    decoder."""
+    """Generate the output for each source greedily, beginning with the start token.
+
+    Outputs are empty for models without a decoder.
+    """
     if not isinstance(run.model, Seq2Seq):
         return [[] for _ in items]
     texts = media_settings(run.settings) is None
@@ -294,7 +301,7 @@ def _greedy_continuations(run: LoadedRun, prompts: Sequence[Sequence[int]]) -> l
 
 
 def _masked_batch(run: LoadedRun, number: int, item: Item) -> Batch[MaskTargets] | None:
-    """Mask parts of an item, for a model that reconstructs them."""
+    """Return an item with masked parts for a model that reconstructs them, otherwise None."""
     if "rebuild" not in getattr(run.shape, "heads", ()):
         return None
     intake = preprocessor_of(run.settings)

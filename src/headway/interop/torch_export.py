@@ -1,4 +1,4 @@
-"""`headway export --to torch`: writes `.pt2` files of `torch.export`, which need torch but not
+"""Export to `.pt2` files of `torch.export` (`headway export --to torch`), which need torch but not
 headway.
 
 Call `torch.export.load("model.pt2").module()` with the inputs in the order of `graphs.json`.

@@ -1,7 +1,7 @@
 """Lazy access to the tensors in a foreign folder.
 
-Names, shapes and types are read at once, values on access. Safetensors are preferred; pickles are
-read without executing code.
+Names, shapes and types are read when the folder is opened, values on access. Safetensors files are
+preferred to pickles, which are read without executing code.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from headway.interop.folder_files import inside, read_table
 from headway.interop.pickles import read_pickle
 
 LARGEST_HEADER = 16 << 20
-"""Limit on the bytes of a safetensors header: ten thousand tensors take about a megabyte."""
+"""Maximum size in bytes of a safetensors header. Ten thousand tensors take about a megabyte."""
 
 MOST_SHARDS = 1000
-"""Limit on the weight files of a model; the largest published ones have a few hundred."""
+"""Maximum number of weight files of a model. The largest published models have a few hundred."""
 
 DTYPES = {
     "F64": torch.float64,
@@ -50,7 +50,7 @@ class TensorEntry(NamedTuple):
 
 
 class LazyWeights(Mapping[str, Tensor]):
-    """Tensors by name, in the order of the files; values are read on access."""
+    """Tensors by name, in the order of the files. Values are read on access."""
 
     def __init__(self, entries: dict[str, TensorEntry], files: list[Path]) -> None:
         self.entries, self.files = entries, files
@@ -68,7 +68,7 @@ class LazyWeights(Mapping[str, Tensor]):
         return name in self.entries
 
     def on_meta(self) -> dict[str, Tensor]:
-        """Return the tensors without values, on the device "meta"."""
+        """Return the tensors without their values, on the device "meta"."""
         return {
             name: torch.empty(entry.shape, dtype=entry.dtype, device="meta")
             for name, entry in self.entries.items()
@@ -76,7 +76,7 @@ class LazyWeights(Mapping[str, Tensor]):
 
 
 def open_weights(folder: Path) -> LazyWeights:
-    """Open the weights of a folder: a single file, or several files with an index."""
+    """Open the weights of a folder, which are a single file or several files with an index."""
     for whole, index in zip(WHOLE, INDEX, strict=True):
         if (folder / whole).exists():
             path = inside(folder, whole)
@@ -93,12 +93,12 @@ def open_weights(folder: Path) -> LazyWeights:
 
 
 def shards_of(folder: Path, index: str) -> list[str]:
-    """Names of the weight files that an index lists."""
+    """Return the names of the weight files that an index lists."""
     return list(dict.fromkeys(_weight_map(folder, index).values()))
 
 
 def _weight_map(folder: Path, index: str) -> dict[str, str]:
-    """Read from an index the file name of each tensor."""
+    """Return the file name of each tensor, read from an index."""
     table = read_table(inside(folder, index)).get("weight_map")
     if not isinstance(table, dict) or not all(isinstance(file, str) for file in table.values()):
         raise FolderError(f"{folder / index} needs a `weight_map` from tensor names to files.")
@@ -155,7 +155,7 @@ def _detached(tensor: Tensor) -> Tensor:
 
 
 def _safetensors(path: Path) -> dict[str, TensorEntry]:
-    """Open a safetensors file. The library checks that its tensors fill it without gaps or
+    """Open a safetensors file. The library checks that the tensors fill the file without gaps or
     overlaps."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

@@ -1,5 +1,5 @@
-"""CTranslate2 with headway's pre- and post-processing: `headway predict DIR --engine
-ctranslate2`."""
+"""Inference engine that runs CTranslate2 with headway's pre- and post-processing: `headway predict
+DIR --engine ctranslate2`."""
 
 from __future__ import annotations
 
@@ -36,17 +36,16 @@ from headway.settings.run import RunSettings
 from headway.tasks.loaded_run import check_fits
 
 HEADS = "heads.safetensors"
-"""File with the output heads of an exported encoder: CTranslate2 itself stores only the body."""
+"""File with the output heads of an exported encoder, because CTranslate2 stores only the layers
+below them."""
 
 VOCABULARIES = ("shared_vocabulary.json", "vocabulary.json")
-"""Names of a vocabulary file that is shared by source and target.
-
-Otherwise there is one file per side, `source_vocabulary.json` and `target_vocabulary.json`.
-"""
+"""File names of a vocabulary that source and target share. Without a shared vocabulary, there is
+one file for each: `source_vocabulary.json` and `target_vocabulary.json`."""
 
 
 def ctranslate2_engine(folder: Path, settings: RunSettings) -> Ctranslate2Engine:
-    """Make the engine for an exported folder; an implementation of `tasks.engines.Make`."""
+    """Return the engine for an exported folder. Implements `tasks.engines.Make`."""
     return Ctranslate2Engine(folder, settings)
 
 
@@ -99,7 +98,7 @@ class Ctranslate2Engine(Engine):
         return Ctranslate2Searcher(self.runner, settings, specials, both, self.reach, detail)
 
     def vocabulary(self, side: str) -> list[str]:
-        """Tokens of one side (`source` or `target`), in the order of their ids."""
+        """Return the tokens of one side, `source` or `target`, in the order of their ids."""
         if side not in self.known:
             present = (name for name in VOCABULARIES if (self.folder / name).is_file())
             path = file_in(self.folder, next(present, f"{side}_vocabulary.json"))
@@ -130,13 +129,14 @@ class Ctranslate2Engine(Engine):
         return [found[i] for i in range(len(sources))]
 
     def logits(self, source: Sequence[int], target: Sequence[int]) -> NDArray[np.float32]:
-        """Logits over the vocabulary after each token of a target, beginning with the start
-        token."""
+        """Return the logits over the vocabulary after each token of `target`, which begins with the
+        start token."""
         [result] = self._forced([source], [target], return_logits_vocab=True)
         return np.stack([np.array(row_V) for row_V in result.logits[0]])
 
     def _forced(self, sources: TokenLists, targets: TokenLists, **wanted: bool) -> list[Any]:
-        """Score given targets by forced decoding. `wanted` are the additional outputs to return."""
+        """Return CTranslate2's results for given targets, computed by forced decoding. `wanted`
+        names additional outputs, such as `return_attention`."""
         words, tokens = self.vocabulary("source"), self.vocabulary("target")
         results: list[Any] = self.runner.translate_batch(
             [[words[token] for token in source] for source in sources],
@@ -174,7 +174,7 @@ class Ctranslate2Engine(Engine):
         return EngineEncoder(self._read, whole.heads, whole.pooling, whole.ngrams)
 
     def _read(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None) -> Tensor:
-        """Compute the hidden states of a batch of texts; an implementation of `EncodeFunction`."""
+        """Return the hidden states of a batch of texts. Implements `EncodeFunction`."""
         assert isinstance(self.shape, EncoderSettings)
         lengths = layout.known_lengths()
         segments = None

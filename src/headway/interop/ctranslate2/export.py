@@ -1,7 +1,8 @@
-"""`headway export --to ctranslate2`: writes the folder and proves that its outputs are equal.
+"""Export to CTranslate2 (`headway export --to ctranslate2`): write the folder, and prove that its
+outputs equal those of the run.
 
-Models are converted to CTranslate2 specifications with copies of the weights. `exportable.py`
-rejects unsupported models before that.
+Models are converted to CTranslate2 specifications with copies of the weights. Before that,
+`exportable.py` raises an error for unsupported models.
 """
 
 from __future__ import annotations
@@ -58,11 +59,12 @@ from headway.tasks.loaded_run import LoadedRun
 from headway.tokens.tokenizer import Tokenizer
 
 SHOWN = 3
-"""Number of differing translations that the report of a proof shows."""
+"""Maximum number of differing translations that the report of a proof shows."""
 
 
 def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
-    """Write the exported folder, for `--engine ctranslate2` and for CTranslate2 itself."""
+    """Write the exported folder, which both `--engine ctranslate2` and CTranslate2 itself can
+    load."""
     needs("ctranslate2", "ctranslate2")
     check_exportable(run.shape, run.settings.task)
     spec = spec_of(run.shape, run.model)
@@ -91,7 +93,7 @@ def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
 def vocabulary(tokenizer: Tokenizer) -> list[str]:
     """Return the tokens of a tokenizer in the order of their ids, spelled as in its file.
 
-    Two equal tokens are an error, because CTranslate2 identifies tokens by their text.
+    Duplicate tokens raise an error, because CTranslate2 identifies tokens by their text.
     """
     inner = tokenizers.Tokenizer.from_str(tokenizer.library_json())
     known = inner.get_vocab(with_added_tokens=True)
@@ -106,7 +108,8 @@ def vocabulary(tokenizer: Tokenizer) -> list[str]:
 
 
 def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) -> Proof:
-    """Compare the exported model with the run, using the engine of `--engine ctranslate2`."""
+    """Return the proof of an export, which compares the run with the exported model in `--engine
+    ctranslate2`."""
     decode = replace(run.settings.decode, sample=False, precision="fp32")
     engine = Ctranslate2Engine(out, replace(run.settings, decode=decode))
     texts = proof_items(run, sentences)
@@ -135,8 +138,8 @@ def _compared(
 def _searched(
     run: LoadedRun, engine: Ctranslate2Engine, sources: Sequence[Sequence[int]]
 ) -> list[str]:
-    """Report how many translations are equal with the decoding settings of the run, and show some
-    that differ."""
+    """Return lines that report how many translations are equal with the run's decoding settings,
+    followed by some that differ."""
     target, settings = run.vocab.target, engine.settings.decode
     assert isinstance(run.model, Seq2Seq)
     ours = Searcher([run.model], settings, SpecialTokens.of(target))(sources)
@@ -157,12 +160,15 @@ def _program() -> str:
 
 
 ROPE_SCALING = {"linear": "Linear", "llama3": "Llama3"}
-"""CTranslate2 names of rotary scalings. `ntk` is missing because a larger base expresses it."""
+"""CTranslate2's names for the methods of scaling rotary positions. `ntk` is missing because it is
+exported as an equivalent larger base."""
 
 
 def spec_of(settings: ModelSettings, model: nn.Module) -> Any:
-    """Return a CTranslate2 specification with all weights; vocabularies and special tokens are
-    added later."""
+    """Return a CTranslate2 specification with all weights.
+
+    The caller adds vocabularies and special tokens.
+    """
     specs = needs("ctranslate2", "ctranslate2").specs
     if isinstance(settings, Seq2SeqSettings):
         assert isinstance(model, Seq2Seq)
@@ -188,7 +194,8 @@ def spec_of(settings: ModelSettings, model: nn.Module) -> Any:
 
 
 def _common(settings: TextSettings, side: StackSpec) -> dict[str, Any]:
-    """Arguments for CTranslate2 specifications that encoder and decoder stacks share."""
+    """Return the arguments that are common to CTranslate2's specifications of encoders and
+    decoders."""
     specs = needs("ctranslate2", "ctranslate2").specs
     told: dict[str, Any] = {
         "pre_norm": settings.block_layout != "post",
@@ -249,7 +256,8 @@ def _decoder(
         side.n_layers,
         side.n_heads,
         with_encoder_attention=cross,
-        # This is the layer of `decode.steps.alignment_layer`; alignments are the mean of its heads.
+        # The alignment layer is the same as in `decode.steps.alignment_layer`. Alignments are the
+        # mean over its heads.
         alignment_layer=max(0, side.n_layers - 2),
         alignment_heads=side.n_heads,
         alibi=settings.positions == "alibi",
@@ -295,10 +303,10 @@ def _layer(layer: Any, settings: TextSettings, block: Block, bias: nn.Module | N
 
 
 def _attention(spec: Any, settings: TextSettings, attention: Attention) -> None:
-    """Copy the weights of an attention layer.
+    """Copy the weights of an attention layer into the specification.
 
-    Self-attention has one matrix for q, k and v, as in our models; cross-attention has one for q,
-    and one for k and v.
+    Self-attention has one joint matrix for q, k and v, as in headway. Cross-attention has one
+    matrix for q, and one for k and v.
     """
     weight_ED, bias_E = attention.to_qkv.weight, attention._qkv_bias()
     parts = [slice(None)]
@@ -347,9 +355,9 @@ def _linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
 
 
 def _positions(settings: TextSettings, positions: nn.Module | None) -> Tensor | None:
-    """Position embeddings, one row per position.
+    """Return the position embeddings (positions, width), or None if the positions need no table.
 
-    A model without positions gets zeros, because CTranslate2 would add its own sinusoids.
+    A model without positions gets zeros, because CTranslate2 would add sinusoids.
     """
     if isinstance(positions, Learned):
         return positions.table.weight

@@ -1,4 +1,4 @@
-"""Checks whether CTranslate2's format supports a model, before anything is written."""
+"""Check whether CTranslate2's format supports a model, before any file is written."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ ACTIVATIONS = {
     "geglu": "GELU",
     "geglu-tanh": "GELUTanh",
 }
-"""CTranslate2's name of each of our activation functions."""
+"""CTranslate2's name for each of headway's activation functions."""
 
 POSITIONS = 1024
-"""Minimum number of rows of an exported table of sinusoids, which in our models have no limit."""
+"""Minimum number of positions in an exported table of sinusoids. headway computes sinusoids for any
+length, but CTranslate2 needs a table of fixed size."""
 
 
 def check_exportable(model: ModelSettings, task: str) -> None:
@@ -55,7 +56,8 @@ def check_exportable(model: ModelSettings, task: str) -> None:
 
 
 def _unsupported(model: ModelSettings) -> list[tuple[bool, str, str]]:
-    """Table of unsupported settings: whether the run has them, the setting, and the reason."""
+    """Return a table of unsupported settings. Each entry tells whether the model uses the setting,
+    its name, and why it is not supported."""
     decoder, seq2seq = isinstance(model, DecoderSettings), isinstance(model, Seq2SeqSettings)
     narrow = isinstance(model, EncoderSettings) and model.d_embedding is not None
     other_heads = isinstance(model, DecoderSettings) and model.heads != ("words",)
@@ -99,7 +101,7 @@ def _unsupported(model: ModelSettings) -> list[tuple[bool, str, str]]:
 
 
 def positions_of(settings: TextSettings) -> int | None:
-    """Maximum number of positions of the exported model. None: no limit."""
+    """Return the maximum number of positions of the exported model; None means no limit."""
     if settings.positions == "learned":
         return settings.max_len
     if settings.positions in ("sinusoidal", "sinusoidal-halves", "none"):

@@ -1,7 +1,8 @@
-"""Translation and text generation by CTranslate2's own search, with the interface of our search.
+"""Translation and text generation by CTranslate2's own search, with the interface of headway's
+search.
 
 Settings of `decode.*` are converted to options of CTranslate2. Settings without an equivalent raise
-an error that names them, unless they have no effect.
+an error that names them, unless their value has no effect.
 """
 
 from __future__ import annotations
@@ -28,11 +29,12 @@ from headway.errors import ConfigError, Option, UserError
 from headway.settings.decode import DecodeSettings
 
 FIRST = 64
-"""Initial length of the table of length penalties; it grows for longer outputs."""
+"""Initial number of entries in the table of length penalties. The table grows for longer
+outputs."""
 
 
 class Ranking:
-    """Converts CTranslate2 outputs to hypotheses, and ranks them by our length penalty."""
+    """Converts CTranslate2 outputs to hypotheses, and ranks them with headway's length penalty."""
 
     def __init__(
         self, settings: DecodeSettings, specials: SpecialTokens, vocabulary: Sequence[str]
@@ -42,7 +44,8 @@ class Ranking:
         self.power, self.divisors = power(settings), divisors(settings, FIRST)
 
     def hypotheses(self, found: Sequence[list[str]], scores: Sequence[float]) -> list[Hypothesis]:
-        """Return the `n_best` best hypotheses. Finished ones come first, as in our search."""
+        """Return the `n_best` best hypotheses. Finished ones precede unfinished ones, as in
+        headway's search."""
         logs = [score * len(one) ** self.power for one, score in zip(found, scores, strict=True)]
         ranks = [log / self._divisor(len(one)) for one, log in zip(found, logs, strict=True)]
         order = sorted(range(len(found)), key=lambda i: (found[i][-1:] != [self.end], -ranks[i]))
@@ -55,8 +58,8 @@ class Ranking:
         return Hypothesis(ids, log_prob, score, [], finished)
 
     def detailed(self, h: Hypothesis, token_log_probs: list[float]) -> Hypothesis:
-        """Return the hypothesis with the log-probability of each token, and with scores computed
-        from them."""
+        """Return the hypothesis with the given log-probabilities of its tokens, and with its scores
+        recomputed from them."""
         log_prob = sum(token_log_probs)
         score = log_prob / self._divisor(len(token_log_probs))
         return replace(h, log_prob=log_prob, score=score, token_log_probs=token_log_probs)
@@ -68,8 +71,8 @@ class Ranking:
 
 
 class SearchRequest(NamedTuple):
-    """Batch of sources for a search: their tokens, their constraints, and the maximum lengths of
-    their outputs."""
+    """Sources of one call of the search, with the constraints and the maximum length of each
+    output."""
 
     texts: list[list[str]]
     wishes: Sequence[TokenConstraints]
@@ -77,10 +80,10 @@ class SearchRequest(NamedTuple):
 
 
 class Ctranslate2Searcher:
-    """Translation search by CTranslate2; an implementation of `decode.engine.Search`.
+    """Translation search by CTranslate2. Implements `decode.engine.Search`.
 
-    All batches are queued at once and processed by the workers. The longest come first, so that no
-    worker is left with a long batch at the end.
+    All batches are queued at once, and CTranslate2's workers process them in parallel. The longest
+    come first, so that no worker is left with a long batch at the end.
     """
 
     def __init__(
@@ -92,9 +95,14 @@ class Ctranslate2Searcher:
         reach: int | None,
         detail: bool,
     ) -> None:
-        """`runner`: a `ctranslate2.Translator`; `vocabularies`: of source and target; `reach`: its
-        maximum number of positions; `detail`: whether to return the log-probability of each
-        token."""
+        """Prepare the search; raise an error for unsupported settings.
+
+        Args:
+            runner: A `ctranslate2.Translator`.
+            vocabularies: Tokens of the source and of the target, in the order of their ids.
+            reach: Maximum number of positions of the model; None means no limit.
+            detail: Whether to return the log-probability of each token.
+        """
         check_options(settings)
         self.runner, self.settings, self.specials = runner, settings, specials
         self.source, self.target = vocabularies
@@ -125,8 +133,8 @@ class Ctranslate2Searcher:
         self, sources: TokenLists, wishes: Sequence[TokenConstraints]
     ) -> Iterator[SearchedBatch]:
         self._check(sources, wishes)
-        # CTranslate2's scores omit forced prefixes, and renormalize probabilities if phrases are
-        # banned.
+        # CTranslate2's scores omit forced prefixes. If phrases are banned, it renormalizes the
+        # probabilities.
         inexact = {i for i, wish in enumerate(wishes) if self.detail or wish != NO_CONSTRAINTS}
         wishes = with_begin(wishes, self.specials.target_begin)
         lengths = [len(source) for source in sources]
@@ -142,10 +150,10 @@ class Ctranslate2Searcher:
     def _results(
         self, asked: SearchRequest, groups: list[list[int]], waiting: list[Any], inexact: set[int]
     ) -> Iterator[SearchedBatch]:
-        """Yield finished batches in order.
+        """Yield each batch as soon as it is finished, as indices of sources and their hypotheses.
 
-        Outputs that exceed their own length limit are searched again. They come last, with those
-        that must be scored.
+        An output that exceeds its own length limit is searched for again. Such outputs come last,
+        together with those whose scores must be recomputed.
         """
         last: dict[int, list[Hypothesis]] = {}
         late: list[int] = []
@@ -154,7 +162,7 @@ class Ctranslate2Searcher:
             for i, one in zip(group, results, strict=True):
                 result = one.result()
                 hypotheses, scores = result.hypotheses, result.scores
-                # The longest source sets the length limit of a batch, so outputs of shorter sources
+                # A batch has the length limit of its longest source, so outputs of shorter sources
                 # may exceed theirs.
                 if max(map(len, hypotheses)) > asked.limits[i]:
                     late.append(i)
@@ -169,7 +177,7 @@ class Ctranslate2Searcher:
         yield list(last), list(last.values())
 
     def _submit(self, asked: SearchRequest, group: Sequence[int]) -> Any:
-        """Submit a batch to CTranslate2's queue."""
+        """Submit a batch to CTranslate2's queue, and return its pending results."""
         wishes = [asked.wishes[i] for i in group]
         return self.runner.translate_batch(
             [asked.texts[i] for i in group],
@@ -195,9 +203,10 @@ class Ctranslate2Searcher:
     def _groups(
         self, lengths: Sequence[int], wishes: Sequence[TokenConstraints]
     ) -> Iterator[list[int]]:
-        """Yield batches of sources of similar length.
+        """Yield batches of sources of similar length, as indices.
 
-        Banned phrases apply to a whole batch, so only sources with the same ones share a batch.
+        CTranslate2 bans phrases for a whole batch, so only sources with equal banned phrases share
+        one.
         """
         together: dict[tuple[Phrase, ...], list[int]] = {}
         for i, wish in enumerate(wishes):
@@ -242,10 +251,10 @@ class Ctranslate2Searcher:
 
 
 def even_batches(lengths: Sequence[int], room: int, workers: int) -> Iterator[list[int]]:
-    """Yield groups of indices of similar length, longest first.
+    """Return groups of indices of similar length, longest first.
 
-    Groups have about equal numbers of tokens, at most about `room`, and their number is a multiple
-    of `workers`.
+    Groups have about equal numbers of tokens, at most about `room`. The number of groups is a
+    multiple of `workers`, so that all workers are busy.
     """
     total = sum(lengths)
     n_groups = workers * math.ceil(total / (room * workers))
@@ -262,8 +271,7 @@ def spelled(tokens: Sequence[int], vocabulary: Sequence[str]) -> list[str]:
 
 
 class Ctranslate2PromptSearcher:
-    """Text generation with a language model by CTranslate2; an implementation of
-    `decode.engine.Search`."""
+    """Text generation with a language model by CTranslate2. Implements `decode.engine.Search`."""
 
     def __init__(
         self,
@@ -274,7 +282,12 @@ class Ctranslate2PromptSearcher:
         context: int | None,
         detail: bool,
     ) -> None:
-        """`runner`: a `ctranslate2.Generator`; `context`: its maximum number of tokens."""
+        """Prepare the search; raise an error for unsupported settings.
+
+        Args:
+            runner: A `ctranslate2.Generator`.
+            context: Maximum number of tokens of the model; None means no limit.
+        """
         check_prompted(settings)
         check_options(settings)
         self.runner, self.settings, self.specials = runner, settings, specials
@@ -336,11 +349,11 @@ class Ctranslate2PromptSearcher:
 
 
 def _alike(texts: Sequence[list[str]], limits: Sequence[int]) -> list[list[int]]:
-    """Yield groups of prompts that can share a batch.
+    """Return groups of prompts that can share a batch, as indices.
 
     All prompts of a group have the same length limit, so that no output exceeds the context of the
-    model. Prompts of one token are separate: in a batch with one, CTranslate2 repeats tokens of
-    longer prompts.
+    model. Prompts of one token form their own groups: in a batch with such a prompt, CTranslate2
+    repeats tokens of the longer ones.
     """
     groups: dict[tuple[int, bool], list[int]] = {}
     for i, (text, limit) in enumerate(zip(texts, limits, strict=True)):
@@ -349,9 +362,9 @@ def _alike(texts: Sequence[list[str]], limits: Sequence[int]) -> list[list[int]]
 
 
 def _callback(watch: TokenCallback, group: Sequence[int]) -> Callable[[Any], bool]:
-    """Callback that passes each new token to `watch`.
+    """Return a callback that passes each new token to `watch`.
 
-    Like our search, CTranslate2 calls it only for greedy search and sampling.
+    CTranslate2 calls it only for greedy search and sampling, as headway's search does.
     """
     return lambda step: watch(group[step.batch_id], step.hypothesis_id, step.token_id)
 
@@ -377,10 +390,10 @@ MAPPED = {
     "stop": "callback, or cut off afterwards",
     "batch_tokens": "size of the batches that headway makes",
 }
-"""CTranslate2's option for each of our decoding settings.
+"""CTranslate2's option for each of headway's decoding settings.
 
-Prefixes become `target_prefix`, banned phrases `suppress_sequences`, and alignments
-`return_attention`.
+Constraints are converted as well: prefixes become `target_prefix`, banned phrases
+`suppress_sequences`. Alignments use `return_attention`.
 """
 
 UNSUPPORTED: dict[str, tuple[Any, str]] = {
@@ -391,9 +404,11 @@ UNSUPPORTED: dict[str, tuple[Any, str]] = {
     ),
     "precision": ("fp32", "the precision of the weights is set by `headway export --int8`"),
 }
-"""Settings without an equivalent in CTranslate2: the value that has no effect, and the reason.
+"""Settings without an equivalent in CTranslate2, each with the value that has no effect and the
+reason.
 
-`diversity` has an effect only with `groups`. Required phrases are not supported either.
+`diversity` is not listed because it has an effect only with `groups`. Required phrases, which are
+not a setting, are not supported either.
 """
 
 RERANKING_NOTE = (
@@ -414,7 +429,7 @@ def check_options(settings: DecodeSettings) -> None:
 
 
 def searches(settings: DecodeSettings) -> bool:
-    """Whether decoding is a beam search; only there the length penalty has an effect."""
+    """Return whether decoding is a beam search. Only a beam search uses the length penalty."""
     return not settings.sample and settings.beam > 1
 
 
@@ -427,13 +442,14 @@ def reranks(settings: DecodeSettings) -> bool:
 
 
 def power(settings: DecodeSettings) -> float:
-    """Exponent of CTranslate2's length penalty, which divides log P by (number of
-    tokens)^exponent."""
+    """Return the exponent of CTranslate2's length penalty, which divides the log-probability of an
+    output by (number of tokens)^exponent."""
     return 0.0 if settings.length_penalty == "none" else settings.length_penalty_alpha
 
 
 def divisors(settings: DecodeSettings, longest: int) -> list[float]:
-    """Divisors of log P in our length penalty, in the order of the number of tokens."""
+    """Return the divisors of the log-probability in headway's length penalty, indexed by the number
+    of tokens (0 to `longest`)."""
     found: list[float] = length_penalty(settings)(torch.arange(longest + 1)).tolist()
     return found
 
@@ -441,11 +457,12 @@ def divisors(settings: DecodeSettings, longest: int) -> list[float]:
 def search_options(
     settings: DecodeSettings, specials: SpecialTokens, tokens: Sequence[str]
 ) -> dict[str, Any]:
-    """Options for `translate_batch` and `generate_batch`. `tokens` is the target vocabulary."""
+    """Return the options for `translate_batch` and `generate_batch`. `tokens` is the target
+    vocabulary."""
     width, n_found = 1, 1
     if searches(settings):
-        # Return all finished hypotheses for re-ranking. Without a length penalty the first one is
-        # the best.
+        # All finished hypotheses are needed for re-ranking. Without a length penalty, CTranslate2's
+        # first hypothesis is the best.
         width, n_found = settings.beam, settings.beam if power(settings) else settings.n_best
     elif settings.sample and settings.top_k != 1:  # with top_k=1 all samples would be equal
         n_found = settings.n_best

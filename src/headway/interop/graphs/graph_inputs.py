@@ -1,7 +1,7 @@
-"""Inputs of exported graphs, and their conversion to padded batches for models.
+"""Inputs of exported graphs, and their conversion to padded batches for the model.
 
-All preprocessing of pixels and samples is part of the graph, so callers pass pixels as they are
-stored and samples as a waveform.
+All preprocessing of pixels and audio samples is part of the graph. Callers pass pixels as they are
+stored in files, and samples as a waveform.
 """
 
 from __future__ import annotations
@@ -26,28 +26,30 @@ PIXELS, WAVEFORM, LENGTHS, HIDDEN_ROWS = "pixel_values", "waveform", "lengths", 
 
 
 class GraphInputs(nn.Module):
-    """Inputs of an exported graph; `batch` converts them to the input of the model."""
+    """Base class for the inputs of an exported graph. `batch` converts them to the input of the
+    model."""
 
     example: dict[str, Tensor]
-    """Example inputs by name. Different axes have different sizes, so that the exporter can tell
+    """Example inputs by name. Different axes have different sizes, so that `torch.export` can tell
     them apart."""
 
     axes: dict[str, dict[int, str]]
     """Names of the dynamic axes of each input. Axes with the same name have the same size."""
 
     about: dict[str, str]
-    """Descriptions of the inputs, which are written to `graphs.json`."""
+    """Descriptions of the inputs by name, for `graphs.json`."""
 
     def batch(self, *inputs: Tensor) -> ModelInput:
-        """Convert the graph inputs, in their order, to a model input with a `PaddedLayout`."""
+        """Convert the inputs of the graph to a model input with a `PaddedLayout`. The arguments are
+        in the order of `example`."""
         raise NotImplementedError
 
 
 class TextInputs(GraphInputs):
-    """Token ids and an attention mask; padding may be on either side."""
+    """Token ids and an attention mask. Padding may be on the left or on the right."""
 
     def __init__(self, front: TextFront, length: str = "length") -> None:
-        """`length`: name of the axis of positions."""
+        """`length`: name of the axis that counts token positions."""
         super().__init__()
         self.about = {
             IDS: "token ids; any id where the mask is 0",
@@ -113,7 +115,7 @@ class ImageInputs(GraphInputs):
 
 
 class AudioInputs(GraphInputs):
-    """Waveforms and their lengths in samples; the values of the padding do not matter."""
+    """Waveforms, and their lengths in samples. The values of padding samples do not matter."""
 
     def __init__(self, front: AudioFront) -> None:
         super().__init__()
@@ -159,23 +161,25 @@ class AudioInputs(GraphInputs):
 
 
 class PaddedMel(nn.Module):
-    """Log-mel spectrogram of padded recordings, computed without Fourier transforms for use in
-    graphs.
+    """Log-mel spectrogram of padded audio, computed without Fourier transforms for use in graphs.
 
-    `LogMel` cuts out a window for each frame and takes its Fourier transform. Runtimes compute this
-    slowly if the size is not a power of two, or do not support it. Here the spectrum is a
-    convolution with waves of each frequency. Recordings are reflected at their own ends (after they
-    are filled up with silence, if the model needs it), so padding does not change the result.
+    `LogMel` applies a Fourier transform to each frame. Runtimes compute this slowly if the size is
+    not a power of two, or do not support it. Here the spectrum is a convolution with cosine and
+    sine waves. Reflection padding is applied at the end of each recording, after any silence that
+    the model requires, so the padding of the batch does not change the result.
     """
 
     waves_Q1W: Tensor
     filters_FQ1: Tensor
 
     def __init__(self, mel: LogMel, least: int, fewest_frames: int) -> None:
-        """`least`: number of samples to which shorter recordings are padded.
+        """Compute the constant filters of the convolutions.
 
-        There must be at least `fewest_frames`, because `torch.export` treats a size of one as a
-        constant.
+        Args:
+            mel: Spectrogram settings and filters of the model.
+            least: Number of samples to which shorter recordings are padded with silence.
+            fewest_frames: Minimum number of frames, because `torch.export` treats a size of one as
+                a constant.
         """
         super().__init__()
         self.n_fft, self.hop, self.scale = mel.n_fft, mel.hop, mel.scale
@@ -187,7 +191,8 @@ class PaddedMel(nn.Module):
         self.register_buffer("filters_FQ1", mel.filters_QF.T[:, :, None].contiguous())
 
     def forward(self, waveform_BS: Tensor, lengths_B: Tensor, frames_B: Tensor) -> Tensor:
-        """Log-mel frames of all recordings, including padding (recordings, frames, bands)."""
+        """Return the log-mel frames of all recordings, including padding (recordings, frames,
+        bands)."""
         n_samples = waveform_BS.shape[1]
         room = torch.sym_max(n_samples, self.room)
         # Reflection at both ends repeats with a period of 2 (n - 1) for n samples.
@@ -203,14 +208,14 @@ class PaddedMel(nn.Module):
         return self._scaled(power_BFA.clamp(min=FLOOR), frames_B)
 
     def _scaled(self, power_BFA: Tensor, frames_B: Tensor) -> Tensor:
-        """Logarithm and normalization of each recording, as in `nn.mel`."""
+        """Return the logarithm of the mel power, normalized for each recording as in `nn.mel`."""
         real_B1A = _first(frames_B, power_BFA.shape[2])[:, None]
         if self.scale == "whisper":
             log_BFA = power_BFA.log10()
             top_B11 = log_BFA.masked_fill(~real_B1A, -torch.inf).amax((1, 2), keepdim=True)
             return (torch.maximum(log_BFA, top_B11 - 8.0) + 4.0) / 4.0
         log_BFA = power_BFA.log()
-        # Relative to the first frame: the mean of a constant band is then exact.
+        # Subtracting the first frame makes the mean of a constant band exact.
         off_BFA = (log_BFA - log_BFA[:, :, :1]).masked_fill(~real_B1A, 0.0)
         count_B11 = frames_B[:, None, None].to(off_BFA.dtype)
         centred_BFA = off_BFA - off_BFA.sum(2, keepdim=True) / count_B11
@@ -220,9 +225,11 @@ class PaddedMel(nn.Module):
 
 
 def _taps(rows_B: Tensor, n_rows: int, stride: int) -> Tensor:
-    """Indices of the grid rows that each output of a convolution reads, as in `AudioBatch.taps`.
+    """Return the indices of the frames that each output of a strided convolution reads, as in
+    `AudioBatch.taps`.
 
-    The grid has `n_rows` rows for each of the B recordings.
+    The frames of the B recordings are padded to `n_rows` each and concatenated. The index B ·
+    `n_rows` means a frame outside the recording.
     """
     n_results = (n_rows + (stride - 1)) // stride
     reads_TW = torch.arange(n_results)[:, None] * stride + torch.arange(WIDE) - WIDE // 2
@@ -233,21 +240,22 @@ def _taps(rows_B: Tensor, n_rows: int, stride: int) -> Tensor:
 
 
 def check_equal_sizes(first_BT: Tensor, *more: Tensor) -> None:
-    """Tell `torch.export` that these inputs have equal sizes; otherwise the graph checks it in
-    every call."""
+    """Declare to `torch.export` that the first two axes of these inputs have equal sizes. Otherwise
+    the graph would check this in every call."""
     for other_BT in more:
         for axis in (0, 1):
             torch._check(first_BT.shape[axis] == other_BT.shape[axis])
 
 
 def _first(lengths_B: Tensor, size: int) -> Tensor:
-    """Boolean mask of the first `lengths_B` of `size` positions (batch, positions)."""
+    """Return a boolean mask (batch, `size`) that is true at the first `lengths_B` positions of each
+    item."""
     return torch.arange(size)[None] < lengths_B[:, None]
 
 
 def _spread(hidden_BR: Tensor, place_T: Tensor) -> Tensor:
-    """For each position the value of its row in `hidden_BR`; positions after the end get the last
-    value."""
+    """Return the values of `hidden_BR` at the indices `place_T`. Indices beyond the end read the
+    last value."""
     return hidden_BR.index_select(1, place_T.clamp(max=hidden_BR.shape[1] - 1))
 
 

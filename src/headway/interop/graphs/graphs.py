@@ -1,9 +1,9 @@
 """Graphs for other runtimes: modules with named inputs and outputs and dynamic axes.
 
-A model that reads texts, images, videos or recordings is one graph. A language model is one graph,
-too: it reads new tokens after cached keys and values, so it takes a whole prompt (with an empty
-cache) as well as single steps. An encoder-decoder is two graphs: one encodes the source, the other
-one computes decoding steps.
+An encoder of texts, images, videos or audio is one graph. A language model is also one graph: it
+reads new tokens after cached keys and values, so the same graph processes a whole prompt (with an
+empty cache) and single steps. An encoder-decoder is two graphs: one encodes the source, and one
+computes decoding steps.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ STATES, LOGITS, SENTENCE = "last_hidden_state", "logits", "sentence_embedding"
 EMBEDDING, REBUILT, CTC = "embeddings", "rebuilt", "ctc_logits"
 TRANSITIONS, CROSS, CROSS_HEADS = "transitions", "cross_attention", "cross_attention_heads"
 ENCODER, DECODER, MODEL = "encoder", "decoder", "model"
-"""Names of the graphs, which are also the names of their files."""
+"""Names of the graphs, which are also their file names without the extension."""
 
 FEWEST_POSITIONS = 1024
-"""Least rows of computed tables of positions, which have no limit in headway but need one in a
-graph."""
+"""Minimum number of positions in computed tables. headway computes positions for any length, but a
+graph needs tables of fixed size."""
 
 PAST_AND_LENGTH = "past_and_length"
-"""Name of the axis with the cached and the new tokens, whose size is the sum of those two axes."""
+"""Name of the axis of cached and new tokens. Its size is the sum of the sizes of two other axes."""
 
 ABOUT = {
     IDS: "token ids",
@@ -78,18 +78,18 @@ ABOUT = {
     CROSS_HEADS: "attention weights of each new token over the source positions, for each head "
     "of the last layer",
 }
-"""Descriptions of inputs and outputs for `graphs.json`. Those of each layer are described by kind
-(`record.OF_LAYERS`)."""
+"""Descriptions of inputs and outputs for `graphs.json`. The keys and values of each layer are
+described by `record.OF_LAYERS`."""
 
 
 @dataclass(frozen=True)
 class Graph:
     name: str
     module: nn.Module
-    """Module that maps the inputs to the outputs, both in the order of their names."""
+    """Module that maps the inputs to the outputs, each in the order of their names."""
 
     example: dict[str, Tensor]
-    """Example inputs by name. Different axes have different sizes, so that the exporter can tell
+    """Example inputs by name. Different axes have different sizes, so that `torch.export` can tell
     them apart."""
 
     axes: dict[str, dict[int, str]]
@@ -97,10 +97,10 @@ class Graph:
 
     outputs: tuple[str, ...]
     max_positions: int | None
-    """Maximum number of positions. None: no limit."""
+    """Maximum number of positions; None means no limit."""
 
     about: dict[str, str] = field(default_factory=dict)
-    """Descriptions of inputs that are more specific than those in `ABOUT`."""
+    """Descriptions by name that replace the general ones in `ABOUT`."""
 
 
 def graphs_of(model: nn.Module, settings: RunSettings) -> list[Graph]:
@@ -117,7 +117,8 @@ def graphs_of(model: nn.Module, settings: RunSettings) -> list[Graph]:
 
 
 def _table_rows(settings: ModelSettings) -> int:
-    """Number of rows for computed tables of positions, which have no limit of their own."""
+    """Return the number of positions for which position tables are computed. The tables themselves
+    have no natural limit."""
     reach = max(FEWEST_POSITIONS, 2 * settings.max_len)
     if isinstance(settings, ImageEncoderSettings | ImageSeq2SeqSettings):
         return max(reach, settings.image.extra + prod(settings.image.grid))
@@ -127,7 +128,7 @@ def _table_rows(settings: ModelSettings) -> int:
 
 
 class ReadoutGraph(nn.Module):
-    """Graph of an encoder: from texts or media to hidden states and the outputs of the heads."""
+    """Graph of an encoder. It maps texts or media to hidden states and the outputs of the heads."""
 
     def __init__(
         self, model: Encoder | Decoder, inputs: GraphInputs, settings: RunSettings
@@ -170,8 +171,8 @@ class ReadoutGraph(nn.Module):
 
 
 class TextStepGraph(nn.Module):
-    """Graph of a language model: reads new tokens after cached ones and returns the logits of the
-    next token."""
+    """Graph of a language model. It reads new tokens after cached ones, and returns the logits of
+    the next token."""
 
     def __init__(self, model: Decoder) -> None:
         super().__init__()
@@ -189,11 +190,11 @@ class TextStepGraph(nn.Module):
 
 
 class SourceGraph(nn.Module):
-    """Source graph of an encoder-decoder: from sources to hidden states, keys and values of each
-    cross-attention layer.
+    """Source graph of an encoder-decoder. It maps sources to hidden states, and to the keys and
+    values of each cross-attention layer.
 
-    For media it also returns the mask of real positions and, if the model has a CTC head, its
-    logits.
+    For media it also returns the mask that separates positions from padding. If the model has a CTC
+    head, its logits are returned too.
     """
 
     def __init__(self, model: Seq2Seq, inputs: GraphInputs) -> None:
@@ -217,7 +218,7 @@ class SourceGraph(nn.Module):
 
 
 class TargetStepGraph(nn.Module):
-    """Target graph of an encoder-decoder: reads new output tokens after cached ones."""
+    """Target graph of an encoder-decoder. It reads new output tokens after cached ones."""
 
     def __init__(self, model: Seq2Seq) -> None:
         super().__init__()
@@ -226,8 +227,8 @@ class TargetStepGraph(nn.Module):
         self.blocks = _blocks(model.decoder)
         names = [f"decoder.blocks.{n}.cross.weights" for n in range(len(self.blocks))]
         self.aligned, self.last = names[alignment_layer(model)], names[-1]
-        # Without a CTC head, which is more precise, word timestamps come from single attention
-        # heads.
+        # Word timestamps use the CTC head, which is more precise. Without one they need the
+        # attention weights of single heads.
         self.by_head = isinstance(model.source_front, AudioFront) and model.ctc is None
         self.outputs = (LOGITS, *layer_names("present", len(self.blocks)), CROSS)
         self.outputs += (CROSS_HEADS,) * self.by_head
@@ -293,7 +294,8 @@ def _step_graph(module: TextStepGraph | TargetStepGraph, name: str) -> Graph:
 
 
 def _max_positions(module: nn.Module) -> int | None:
-    """Number of rows of the smallest table of positions; None if there is no such table."""
+    """Return the number of positions in the smallest position table, or None if there is no
+    table."""
     ends = []
     for part in module.modules():
         if isinstance(part, Learned):

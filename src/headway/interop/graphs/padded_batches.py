@@ -1,5 +1,4 @@
-"""Run exported graphs of any runtime on padded batches, with inputs and outputs as arrays by
-name."""
+"""Run exported graphs on padded batches, in any runtime. Inputs and outputs are arrays by name."""
 
 from __future__ import annotations
 
@@ -51,18 +50,20 @@ from headway.tasks.text_items import TextItem
 One = TypeVar("One")
 GraphArray = NDArray[Any]
 GraphCall = Callable[[Mapping[str, GraphArray]], dict[str, GraphArray]]
-"""Function that runs a graph: from all inputs by name to all outputs by name."""
+"""Function that runs a graph. It maps all inputs by name to all outputs by name."""
 
 
 BATCH_SIZES = (1, 3, 5, 7)
-"""Batch sizes of a proof. They differ from the example sizes with which graphs are exported."""
+"""Batch sizes that a proof uses in turn. They differ from the sizes of the example inputs, with
+which graphs are exported."""
 
 STEPS = 5
-"""Number of tokens at the end of each text that a proof reads one at a time, to test the cache."""
+"""Number of tokens at the end of each text that a proof reads one at a time, which tests the
+cache."""
 
 
 def padded(texts: Sequence[Sequence[int]], *, left: bool = False) -> tuple[GraphArray, GraphArray]:
-    """Token ids padded with 0 to equal lengths, and their attention mask."""
+    """Return token ids padded with 0 to equal lengths, and their attention mask."""
     longest = max(map(len, texts))
     ids_BT = np.zeros((len(texts), longest), np.int64)
     real_BT = np.zeros((len(texts), longest), np.int64)
@@ -73,7 +74,7 @@ def padded(texts: Sequence[Sequence[int]], *, left: bool = False) -> tuple[Graph
 
 
 class CachedGraph:
-    """Incremental decoding with a step graph; keeps the cache of keys and values between steps."""
+    """Decodes step by step with a graph, and keeps its cache of keys and values between steps."""
 
     def __init__(
         self,
@@ -82,8 +83,14 @@ class CachedGraph:
         n_texts: int,
         constant_inputs: Mapping[str, GraphArray] | None = None,
     ) -> None:
-        """`heads`: number and width of the attention heads, by the names of the cache inputs.
-        `constant_inputs`: the other inputs, which are the same in every step."""
+        """Begin with an empty cache.
+
+        Args:
+            call: Runs the graph.
+            heads: Number and width of the attention heads, by the names of the cache inputs.
+            n_texts: Batch size.
+            constant_inputs: Inputs that are the same in every step.
+        """
         self.call, self.constant_inputs = call, dict(constant_inputs or {})
         self.real_BS = np.zeros((n_texts, 0), np.int64)
         self.past = {
@@ -92,7 +99,10 @@ class CachedGraph:
         }
 
     def feed(self, ids_BT: GraphArray, real_BT: GraphArray | None = None) -> dict[str, GraphArray]:
-        """Read further tokens of each text, and return all outputs except the cache."""
+        """Read further tokens of each text. Return all outputs of the graph except the cache.
+
+        `real_BT`: attention mask of these tokens; None if there is no padding.
+        """
         real_BT = np.ones_like(ids_BT) if real_BT is None else real_BT
         self.real_BS = np.concatenate([self.real_BS, real_BT], 1)
         positions_BT = self.real_BS.cumsum(1)[:, -ids_BT.shape[1] :] - 1
@@ -109,9 +119,10 @@ class CachedGraph:
         return found
 
     def select(self, rows: GraphArray, *, same_given: bool = False) -> None:
-        """Reorder the cache: text i becomes the former text `rows[i]`.
+        """Reorder the cache, so that text i continues the former text `rows[i]`.
 
-        `same_given`: both texts have the same constant inputs, which need no reordering.
+        `same_given`: whether text i and the former text `rows[i]` have equal constant inputs, which
+        then need no reordering.
         """
         self.real_BS = self.real_BS[rows]
         self.past = {name: x.take(rows, 0) for name, x in self.past.items()}
@@ -124,8 +135,10 @@ class CachedGraph:
 def text_inputs(
     texts: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
 ) -> dict[str, GraphArray]:
-    """Make the inputs of a text graph. `segments`: 1 for tokens of the second text of a pair; None
-    without pairs."""
+    """Return the inputs of a text graph.
+
+    `segments`: for each token, 1 in the second text of a pair, otherwise 0; None without pairs.
+    """
     ids_BT, real_BT = padded(texts)
     second_BT = np.zeros_like(ids_BT) if segments is None else padded(segments)[0]
     return {IDS: ids_BT, MASK: real_BT, SEGMENTS: second_BT}
@@ -134,10 +147,11 @@ def text_inputs(
 def media_inputs(
     items: Sequence[GraphArray], hidden: Sequence[GraphArray] = ()
 ) -> dict[str, GraphArray]:
-    """Make graph inputs for images (T C Y X) of one size, or for recordings (16-bit or float
-    samples).
+    """Return the inputs of a media graph.
 
-    `hidden`: masks of the masked positions of each item, for graphs with that input.
+    Args:
+        items: Images (T C Y X) of equal size, or audio as 16-bit or float samples.
+        hidden: Mask of the masked positions of each item, for graphs with such an input.
     """
     if items[0].ndim == 4:
         pixels = np.stack(items)
@@ -157,8 +171,8 @@ def media_inputs(
 
 
 def source_inputs(reader: GraphCall, inputs: Mapping[str, GraphArray]) -> dict[str, GraphArray]:
-    """Run the source graph and return those of its outputs that are inputs of the target graph, and
-    `CTC` if present."""
+    """Run the source graph. Return the outputs that are inputs of the target graph, and `CTC` if
+    present."""
     found = reader(inputs)
     found.pop(STATES)
     return {SOURCE_MASK: inputs[MASK], **found} if MASK in inputs else found
@@ -173,9 +187,9 @@ def prove_padded(
     by: str,
     int8: bool = False,
 ) -> Proof:
-    """Compare the outputs of graphs with those of the run, in padded batches of odd sizes.
+    """Compare the outputs of graphs with those of the run, in padded batches of several sizes.
 
-    Generated texts are also read one token at a time.
+    Models that generate text also read it one token at a time.
     """
     readings = compute_cases(run, proof_items(run, sentences, odd=True))
     ours, theirs, heard = [*readings], [], []
@@ -205,8 +219,8 @@ def _ctc_case(reading: ProofCase) -> ProofCase:
 def _graph_outputs(
     run: LoadedRun, calls: Mapping[str, GraphCall], readings: Sequence[ProofCase]
 ) -> tuple[list[GraphArray], list[GraphArray]]:
-    """Outputs of each item as in `ProofCase.scores`, and those of the CTC head of an
-    encoder-decoder."""
+    """Return the outputs for each item, as in `ProofCase.scores`. For an encoder-decoder with a CTC
+    head, also return the CTC logits, otherwise an empty list."""
     if run.spec.continues:
         growing = CachedGraph(calls[MODEL], _heads(run), len(readings))
         return _cached_scores(growing, [reading.tokens for reading in readings]), []
@@ -245,7 +259,8 @@ def _batches(items: Sequence[One]) -> Iterator[Sequence[One]]:
 
 
 def _heads(run: LoadedRun) -> dict[str, tuple[int, int]]:
-    """Number and width of the attention heads, by the names of the cache inputs of a step graph."""
+    """Return the number and width of the attention heads, by the names of the cache inputs of a
+    step graph."""
     kind, stack = [*run.shape.stacks.items()][-1]
     width = stack.head_width
     return {
@@ -256,8 +271,8 @@ def _heads(run: LoadedRun) -> dict[str, tuple[int, int]]:
 
 
 def _cached_scores(growing: CachedGraph, texts: Sequence[Sequence[int]]) -> list[GraphArray]:
-    """Logits of each text with a cache: the last tokens are read one by one, those before them at
-    once."""
+    """Return the logits of each text, computed with a cache. The last `STEPS` tokens are read one
+    by one, the tokens before them in one call."""
     ids_BT, real_BT = padded(texts, left=True)
     at_once = max(1, ids_BT.shape[1] - STEPS)
     scores = [growing.feed(ids_BT[:, :at_once], real_BT[:, :at_once])[LOGITS]]

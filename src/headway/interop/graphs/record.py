@@ -29,12 +29,13 @@ QUICKER = (
     ("torch.fx.config", "do_not_emit_stack_traces", True),
     ("torch._dynamo.config", "fake_tensor_cache_enabled", False),
 )
-"""Internal settings of torch that speed up `torch.export`. They may disappear in later versions."""
+"""Internal settings of torch that speed up `torch.export`. Later versions of torch may not have
+them."""
 
 
 @torch.no_grad()
 def export_program(graph: Graph) -> ExportedProgram:
-    """Export a graph with dynamic sizes along its axes, including zero and one."""
+    """Export a graph with dynamic sizes, including zero and one, along the axes that it names."""
     with quickly():
         program = torch.export.export(
             graph.module.eval(),
@@ -42,8 +43,8 @@ def export_program(graph: Graph) -> ExportedProgram:
             dynamic_shapes=_dynamic_shapes(graph),
             strict=False,
         )
-    # Torch assumes dynamic sizes of at least 2, and later checks this, also for their sums. Our
-    # graphs do not depend on it, as the proof shows.
+    # Torch assumes that dynamic sizes and their sums are at least 2, and adds checks of this. These
+    # graphs do not depend on the assumption, as the proof shows.
     for size, known in program.range_constraints.items():
         program.range_constraints[size] = ValueRanges(0, known.upper)
     for node in program.graph.nodes:
@@ -55,11 +56,12 @@ def export_program(graph: Graph) -> ExportedProgram:
 
 @contextmanager
 def quickly() -> Iterator[None]:
-    """Speed up `torch.export` if this version of torch has the settings.
+    """Speed up `torch.export` within the context, if this version of torch has the settings.
 
-    No stack trace is kept for every operator, since our files contain none. There is no cache of
-    operator shapes: with symbolic sizes a lookup takes longer than computing them. A small
-    translator is exported 1.8 times as fast on one core (`python -m benchmarks.shortcuts`).
+    Two features are disabled. Stack traces of operators are not needed, because the exported files
+    contain none. The cache of operator shapes is slower than computing them, because the sizes are
+    symbolic. A small translator is exported 1.8 times as fast on one core (`python -m
+    benchmarks.shortcuts`).
     """
     asked = [(import_module(config), name, value) for config, name, value in QUICKER]
     known = [setting for setting in asked if hasattr(setting[0], setting[1])]
@@ -74,8 +76,8 @@ def quickly() -> Iterator[None]:
 
 
 def _dynamic_shapes(graph: Graph) -> dict[str, Any]:
-    """Dynamic sizes in the form that `torch.export` takes: by parameter of the module, with a tuple
-    for `*past`."""
+    """Return the `dynamic_shapes` argument of `torch.export`: sizes by parameter of the module, as
+    a tuple for the variadic parameter `*past`."""
     dims: dict[str, Any] = {PAST_AND_LENGTH: Dim.AUTO}
     by_input = [
         {axis: dims.setdefault(name, Dim(name)) for axis, name in axes.items()}
@@ -95,7 +97,7 @@ def _dynamic_shapes(graph: Graph) -> dict[str, Any]:
 def describe(
     folder: Path, graphs: Sequence[tuple[Graph, ExportedProgram]], settings: RunSettings
 ) -> None:
-    """Write `graphs.json`, which describes inputs and outputs to callers of the graphs."""
+    """Write `graphs.json`, which describes the inputs and outputs of the graphs."""
     facts: list[dict[str, Any]] = []
     several = spec_of(settings).is_multi_label
     threshold = {"threshold": settings.classify.threshold or THRESHOLD} if several else {}
@@ -138,7 +140,8 @@ OF_LAYERS = {
 
 
 def output_shapes(graph: Graph, program: ExportedProgram) -> dict[str, GraphShape]:
-    """Shape of each output. Dynamic sizes are named after the axes of the inputs."""
+    """Return the shape of each output by name. Dynamic sizes are named after the axes of the
+    inputs."""
     nodes = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
     inputs = [nodes[name] for name in program.graph_signature.user_inputs]
     names: dict[str, str] = {}
@@ -152,7 +155,7 @@ def output_shapes(graph: Graph, program: ExportedProgram) -> dict[str, GraphShap
 
 
 def named(size: Any, names: Mapping[str, str]) -> int | str:
-    """A size as a number or as an expression of axis names, in place of torch's numbered
+    """Return a size as a number, or as an expression in which axis names replace torch's numbered
     symbols."""
     if isinstance(size, int):
         return size

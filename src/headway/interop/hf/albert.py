@@ -1,5 +1,5 @@
-"""ALBERT of transformers: one layer shared by all depths, or one group per layer, and embeddings
-narrower than the model width."""
+"""ALBERT of `transformers`. All layers share their weights, or each has its own. The embeddings may
+be narrower than the model width."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ SENTENCE_ORDER = {
 }
 
 MOST_SHARED = 1000
-"""Limit on the number of layers, which the file does not bound because all layers share their
-weights."""
+"""Maximum number of layers. The file does not limit it, because all layers share their weights."""
 
 
 class Albert(EncoderFamily):

@@ -19,10 +19,10 @@ from headway.settings.model import Seq2SeqSettings, StackSettings
 from headway.settings.run import RunSettings
 
 OFFSET = 2
-"""Number of unused rows at the start of BART's table of learned positions."""
+"""Number of unused positions at the start of BART's table of learned positions."""
 
 NORM_EPS = 1e-5
-"""Epsilon of all norms; these architectures have no key for it."""
+"""Epsilon of all norms. The configurations of these architectures have no key for it."""
 
 SINUSOIDS = {
     r"(model\.)?(en|de)coder\.embed_positions\.weight": "sinusoids, which headway computes",
@@ -31,7 +31,7 @@ VERSION = {r"(model\.)?(en|de)coder\.version": "the version of the program that 
 SHARED = {r"(model\.)?shared\.weight": "unused: encoder and decoder have separate embeddings"}
 
 ROW = TensorTransform(lambda tensor: tensor[0], lambda tensor: tensor[None])
-"""Conversion of `final_logits_bias`, which has a leading axis of size 1."""
+"""Conversion of `final_logits_bias`, which has an additional leading axis of size 1 in the file."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,15 @@ class BartFamily:
     model_type: str
     cls: str
     head: str
-    """Suffix of the class name in `transformers`, for the class that generates text."""
+    """Suffix of the `transformers` class that generates text."""
 
     block_layout: Any
     learned: bool
-    """Whether positions are learned and the embeddings have a norm; otherwise positions are
+    """Whether positions are learned and the embeddings are normalized. Otherwise positions are
     sinusoids."""
 
     two_vocabularies: bool = False
-    """Whether source and target may have separate vocabularies (Marian)."""
+    """Whether source and target may have separate vocabularies, as in Marian."""
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         given = ForeignConfig(config)
@@ -107,7 +107,7 @@ class BartFamily:
             "is_encoder_decoder": True,
         }
         if self.two_vocabularies:
-            # Marian may store our one shared matrix as two equal ones.
+            # A Marian file may contain our one shared matrix twice.
             config["share_encoder_decoder_embeddings"] = ours.tie == "all"
             config["tie_word_embeddings"] = ours.tie in ("all", "target-softmax")
             config["decoder_vocab_size"] = ours.vocab_size
@@ -178,8 +178,8 @@ def _embeddings(model: Seq2SeqSettings, prefix: str, names: Collection[str]) -> 
 
 
 def first_of(pairs: list[NamePair], names: Collection[str]) -> list[NamePair]:
-    """Name pairs for one tensor that a file has under several names: the first one present is used,
-    the others may be missing."""
+    """Return name pairs for one tensor that a file may have under several names. The first name in
+    the file is used, and the others may be missing."""
     first = next((pair for pair in pairs if pair.theirs in names), pairs[0])
     others = [pair._replace(tied=True) for pair in pairs if pair is not first]
     return [first._replace(ours=pairs[0].ours), *others]
@@ -214,14 +214,14 @@ PEGASUS = BartFamily(
 
 
 def pegasus_tables(config: Config) -> dict[str, Tensor]:
-    """Sinusoidal positions of Pegasus: `transformers` expects them in the file, although it could
-    compute them."""
+    """Return the sinusoidal position tables of Pegasus. `transformers` expects them in the file,
+    although it could compute them."""
     table_PD = sinusoids(config["max_position_embeddings"], config["d_model"], halves=True)
     return {f"model.{side}.embed_positions.weight": table_PD for side in ("encoder", "decoder")}
 
 
 KEYS = {"n_layers": "layers", "n_heads": "attention_heads", "d_ff": "ffn_dim"}
-"""Foreign key for each of our settings; the prefix `encoder_` or `decoder_` is added."""
+"""Key in `config.json` for each setting, without its prefix `encoder_` or `decoder_`."""
 
 
 class SideSizes(TypedDict):
@@ -232,8 +232,11 @@ class SideSizes(TypedDict):
 
 
 def read_sides(given: ForeignConfig, names: Collection[str]) -> SideSizes:
-    """Read the sizes of encoder and decoder. If both have the same heads and feed-forward width,
-    these are set once."""
+    """Return the sizes of encoder and decoder.
+
+    If both have the same number of heads or the same feed-forward width, that setting of the
+    decoder is None.
+    """
     n_heads, d_ff = given.integer("encoder_attention_heads"), given.integer("encoder_ffn_dim")
     decoder_heads = given.integer("decoder_attention_heads", n_heads)
     decoder_ff = given.integer("decoder_ffn_dim", d_ff)
@@ -258,18 +261,17 @@ def foreign_sizes(ours: Seq2SeqSettings) -> dict[str, int]:
 
 
 READERS = ("tokens.weight", "to_qkv.weight", "to_hidden.weight", "head.linear.weight")
-"""Matrices that read the residual stream: a reordering of its dimensions permutes their columns."""
+"""Matrices that read from the residual stream. Reordering its dimensions permutes their columns."""
 
 WRITERS = ("to_out.weight", "to_out.bias")
-"""Weights that write to the residual stream: a reordering of its dimensions permutes their rows.
-Norms are permuted, too."""
+"""Weights that write to the residual stream. Reordering its dimensions permutes their rows, and the
+weights of norms."""
 
 
 def in_halves(found: Architecture, width: int) -> Architecture:
-    """Return the architecture with reordered dimensions of the residual stream: first the even,
-    then the odd ones.
+    """Return the architecture with the even dimensions of the residual stream before the odd ones.
 
-    Our sinusoids alternate sines and cosines; those of Pegasus have all sines first.
+    headway's sinusoids alternate sines and cosines, whereas those of Pegasus have all sines first.
     """
     order_D = torch.cat([torch.arange(0, width, 2), torch.arange(1, width, 2)])
     return replace(found, pairs=[_reordered(pair, order_D) for pair in found.pairs])

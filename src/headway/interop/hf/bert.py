@@ -1,4 +1,4 @@
-"""BERT of transformers, and the part of it that RoBERTa shares."""
+"""BERT of `transformers`, and the code that RoBERTa shares with it."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def bert_settings(
     tied: bool,
     offset: int = 0,
 ) -> EncoderSettings:
-    """Read the model settings of a BERT-like encoder. `offset`: number of unused rows at the start
-    of the position table."""
+    """Return the model settings of a BERT-like encoder. `offset`: number of unused positions at the
+    start of the position table."""
     values: dict[str, Any] = {"heads": heads, "n_labels": n_labels, "tie": tied}
     return EncoderSettings(
         vocab_size=given.integer("vocab_size"),
@@ -86,7 +86,7 @@ def bert_settings(
 
 
 def bert_body(model: EncoderSettings, seen: DetectedNames, offset: int = 0) -> list[NamePair]:
-    """Name pairs of the embeddings and layers of BERT."""
+    """Return the name pairs of BERT's embeddings and layers."""
     front = f"{seen.prefix}embeddings"
     rows = slice(offset, None) if offset else None
     pairs = [

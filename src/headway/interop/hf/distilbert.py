@@ -1,4 +1,5 @@
-"""DistilBERT of transformers: no segments, and a pooler with ReLU before the classifier."""
+"""DistilBERT of `transformers`. It has no segment embeddings, and a pooler with ReLU before the
+classifier."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from headway.interop.name_pairs import NamePair, stacked, weight_and_bias
 from headway.settings.model import EncoderSettings
 
 EPS = 1e-12
-"""Epsilon of all norms; DistilBERT has no key for it."""
+"""Epsilon of all norms. DistilBERT's configuration has no key for it."""
 
 
 class Distilbert(EncoderFamily):

@@ -1,4 +1,4 @@
-"""Common code for BERT-like encoders: heads of each class, unsupported variants, and export."""
+"""Common code for the import and export of BERT-like encoders."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "ForSequenceClassification": ("classify", ("classes",)),
     "ForTokenClassification": ("tag", ("tags",)),
 }
-"""Task and heads for each class of transformers. The key is the class name without the
+"""Task and heads for each class of `transformers`. Keys are class names without the
 architecture."""
 
 COUNTED = {r"(?:\w+\.)?embeddings\.position_ids": "counts 0, 1, 2 ..."}
-"""Ignored buffer in files of old versions, which numbers the positions."""
+"""Ignored tensor in files of old versions, which contains the position numbers."""
 
 
 class DetectedNames(NamedTuple):
-    """Properties of a model that the names of its tensors show."""
+    """Properties of a model that are detected from its tensor names."""
 
     prefix: str
-    """Prefix of all tensor names of the encoder body; empty for a model without heads."""
+    """Prefix of the encoder's tensor names, such as `bert.`. It is empty for a model without
+    heads."""
 
     pooler: bool
     names: Collection[str]
@@ -59,10 +60,10 @@ class EncoderFamily(ABC):
 
     class_name: str
     body: str
-    """Attribute name of the encoder body in a model with heads, such as `bert`."""
+    """Attribute name of the encoder in a model with heads, such as `bert`."""
 
     words: str
-    """Prefix of the tensor names in the masked language model head."""
+    """Prefix of the tensor names of the masked language model head."""
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
         prefix = f"{self.body}." if any(n.startswith(f"{self.body}.") for n in names) else ""
@@ -103,18 +104,19 @@ class EncoderFamily(ABC):
 
     @abstractmethod
     def config(self, model: EncoderSettings) -> dict[str, Any]:
-        """Return the foreign `config.json` of a model; raise a `UserError` for unsupported
-        settings."""
+        """Return the `config.json` of a model. Raise a `UserError` for unsupported settings."""
 
     @abstractmethod
     def architecture(self, given: ForeignConfig, seen: DetectedNames) -> Architecture:
-        """Return the architecture for a configuration: model settings and name pairs."""
+        """Return the architecture (model settings and name pairs) that a configuration
+        describes."""
 
     def head_plan(self, given: ForeignConfig, seen: DetectedNames) -> HeadPlan:
-        """Determine task and heads from the class name, or from the tensors if no class is named.
+        """Determine the task and the heads from the class name, or from the tensors if no class is
+        named.
 
-        A pooler in the file is kept even if the class does not use it, because training may use it.
-        Classification always needs a pooler, so a file without it is incomplete.
+        A pooler in the file is kept even if the class does not use it, because fine-tuning may use
+        it. Classification always needs a pooler, so a file without one raises an error.
         """
         name = given.architecture()
         kind = self._guess(given, seen) if name is None else name.removeprefix(self.class_name)
@@ -139,7 +141,7 @@ class EncoderFamily(ABC):
 
 
 def refuse_variants(given: ForeignConfig) -> None:
-    """Raise an error for unsupported variants of these encoders, such as decoders."""
+    """Raise an error for unsupported variants of BERT-like encoders, such as decoders."""
     given.require("position_embedding_type", "absolute", "it must be absolute")
     given.require("is_decoder", False, "an encoder has no causal attention")
     given.require("add_cross_attention", False, "an encoder has no cross-attention")
@@ -147,8 +149,8 @@ def refuse_variants(given: ForeignConfig) -> None:
 
 
 def as_cross_encoder(found: Architecture, given: ForeignConfig) -> Architecture:
-    """Adapt the architecture to text pairs if sentence-transformers saved it as a
-    `CrossEncoder`."""
+    """Return the architecture for text pairs if sentence-transformers saved the model as a
+    `CrossEncoder`, otherwise unchanged."""
     own = given.nested("sentence_transformers")
     name = own.get("activation_fn") or given.values.get("sbert_ce_default_activation_function")
     if found.task != "classify" or not (own or name):
@@ -161,19 +163,19 @@ def as_cross_encoder(found: Architecture, given: ForeignConfig) -> Architecture:
 
 
 class HeadNames(NamedTuple):
-    """Names of the tensors in the heads of BERT or ALBERT."""
+    """Names of the tensors in the output heads of a BERT-like encoder."""
 
     pooler: str
     words: str
     before_words: str
-    """Prefix of the dense layer and norm that precede the output layer of the masked language
+    """Prefix of the dense layer and the norm that precede the output layer of the masked language
     model."""
 
 
 def head_pairs(
     heads: Collection[str], seen: DetectedNames, named: HeadNames, *, tied: bool
 ) -> tuple[list[NamePair], dict[str, str]]:
-    """Return name pairs of the heads, and the names of ignored tensors with reasons."""
+    """Return the name pairs of the heads, and the names of ignored tensors with reasons."""
     pairs: list[NamePair] = []
     ignored: dict[str, str] = {}
     if "pooled" in heads:
@@ -213,7 +215,8 @@ def word_pairs(
 
 
 def kind_of(settings: RunSettings) -> str:
-    """Return the class suffix in transformers for the heads of a run."""
+    """Return the suffix of the `transformers` class for the heads of a run, such as
+    `ForMaskedLM`."""
     assert isinstance(settings.model, EncoderSettings)
     heads = settings.model.heads
     if "classes" in heads:

@@ -1,5 +1,7 @@
-"""ESM of Hugging Face with rotary positions: pre-norm, LayerNorm, GELU, no gate. Our default
-encoders have this architecture, so they are exported as ESM."""
+"""ESM of Hugging Face with rotary positions, pre-norm, LayerNorm, GELU and no gate.
+
+headway's default encoders have this architecture, so they are exported as ESM.
+"""
 
 from __future__ import annotations
 
@@ -98,8 +100,10 @@ class Esm(EncoderFamily):
 
 
 def _dropped(given: ForeignConfig) -> int | None:
-    """Return the mask token id if the model drops mask tokens: their embedding is zero and the
-    others are scaled."""
+    """Return the id of the mask token if the model uses token dropout, otherwise None.
+
+    Token dropout sets the embeddings of mask tokens to zero and rescales the others.
+    """
     if not given.flag("token_dropout", False):
         return None
     return given.integer("mask_token_id", least=0, most=given.integer("vocab_size") - 1)
@@ -122,9 +126,10 @@ def _body(model: EncoderSettings, prefix: str) -> list[NamePair]:
 
 
 def unused(config: Config) -> dict[str, Tensor]:
-    """Tensors that the classes of ESM expect in a file, but that our model does not have.
+    """Return tensors that ESM's classes expect in a file but headway's model does not have.
 
-    They are a head for protein contacts, rotary frequencies and, without other heads, a pooler.
+    They are a head for protein contacts, rotary frequencies and, for a model without other heads, a
+    pooler.
     """
     width, n_heads = config["hidden_size"], config["num_attention_heads"]
     alone = config["architectures"] == ["EsmModel"]

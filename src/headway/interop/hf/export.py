@@ -52,8 +52,8 @@ CANDIDATES = {
 }
 """Architectures to try, in this order, for a run that was not imported.
 
-RoBERTa is not among them: BERT can represent the same models, and its positions do not depend on
-the id of the padding token.
+RoBERTa is not listed because BERT can represent the same models, and BERT's positions do not depend
+on the id of the padding token.
 """
 
 EXTRA: dict[str, Callable[[Mapping[str, Any]], dict[str, Tensor]]] = {
@@ -61,7 +61,7 @@ EXTRA: dict[str, Callable[[Mapping[str, Any]], dict[str, Tensor]]] = {
     "pegasus": pegasus_tables,
     "vision-encoder-decoder": hf_captioner.unused,
 }
-"""Functions that make additional tensors that classes of `transformers` expect in a file."""
+"""Functions that return additional tensors, which classes of `transformers` expect in a file."""
 
 WAY_OUT = {
     "decoder": "Decoders with rotary positions, LayerNorm and no gate, and those with RMSNorm and "
@@ -80,7 +80,7 @@ WAY_OUT = {
 
 
 def _others() -> str:
-    """Advice for the user if `transformers` cannot represent a run."""
+    """Return the end of an error message, which recommends other export targets."""
     return (
         f"To export this run unchanged, use {Option('to', 'onnx')} or {Option('to', 'torch')}, "
         "which support every run."
@@ -88,13 +88,14 @@ def _others() -> str:
 
 
 def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
-    """Compare the exported folder with the run, without its n-gram model."""
+    """Compare the exported folder with the run without its n-gram model, which is not exported."""
     proof = hf_proof.prove(without_ngrams(run), out, sentences, int8=int8)
     return replace(proof, notes=[*proof.notes, *_ngram_notes(run)])
 
 
 def _ngram_notes(run: LoadedRun) -> list[str]:
-    """Report that the n-gram model was left out, with the validation scores with and without it."""
+    """Return a note that the n-gram model was left out, with the validation scores with and without
+    it."""
     if not getattr(run.shape, "ngrams", 0):
         return []
     history, score = read_history(run.folder), run.spec.headline
@@ -109,7 +110,7 @@ def _ngram_notes(run: LoadedRun) -> list[str]:
 
 
 def write(run: LoadedRun, out: Path, *, int8: bool = False) -> None:
-    """Write config.json, model.safetensors, the tokenizer and the decoding settings."""
+    """Write `config.json`, `model.safetensors`, the tokenizer and the decoding settings."""
     assert not int8, "refused before"
     if run.shape.kept_heads != ALL_HEADS:
         raise UserError(
@@ -140,7 +141,8 @@ def without_ngrams(run: LoadedRun) -> LoadedRun:
 
 
 def _with_first_token(run: LoadedRun) -> LoadedRun:
-    """Convert a classifier to one that uses the first token and a pooler, if possible."""
+    """Return a run whose classifier uses the first token and a pooler, if it can be converted.
+    Other runs are returned unchanged."""
     if not can_be_read_at_first(run.settings):
         return run
     assert isinstance(run.shape, EncoderSettings)
@@ -177,7 +179,7 @@ def _write_back(run: LoadedRun, out: Path) -> None:
 def _in_their_types(
     theirs: Mapping[str, Tensor], kinds: Mapping[str, str], folder: Path
 ) -> dict[str, Tensor]:
-    """Select the tensors that the original file had, in its order and types."""
+    """Return the tensors of the original file, in its order and with its types."""
     dtypes = {name: getattr(torch, str(kind), None) for name, kind in kinds.items()}
     known = {name for name, dtype in dtypes.items() if isinstance(dtype, torch.dtype)}
     wrong = [name for name in dtypes if name not in theirs or name not in known]
@@ -234,10 +236,9 @@ def _write_ours(run: LoadedRun, out: Path) -> None:
 
 
 def _second_bias(model_type: str, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the output bias of masked language models under both names that `transformers` may
-    look for.
+    """Return the output bias of masked language models under two names.
 
-    It does so if the embeddings are not tied.
+    If the embeddings are not tied, `transformers` may look for either name.
     """
     heads = {"bert": "cls.predictions", "albert": "predictions"}
     head = heads.get(model_type)
@@ -249,8 +250,8 @@ def _second_bias(model_type: str, theirs: Mapping[str, Tensor]) -> dict[str, Ten
 
 
 def describe_run(run: LoadedRun) -> tuple[dict[str, Any], Architecture]:
-    """Describe a run as the first architecture that fits; raise an error with all reasons if none
-    does."""
+    """Return the `config.json` and the first architecture that can represent a run. Raise an error
+    with all reasons if none can."""
     kind = family_of(run.shape)
     if kind not in CANDIDATES:
         raise UserError(
@@ -295,7 +296,7 @@ def _check_shapes(run: LoadedRun) -> None:
 
 
 def _check_zeros(weights: Mapping[str, Tensor], found: Architecture) -> None:
-    """Raise an error if one of our tensors would be lost that is not zero."""
+    """Raise an error if the architecture omits one of the run's tensors that is not zero."""
     written = {weights[pair.ours].data_ptr() for pair in found.pairs}  # tied ones count once
     lost = [n for n, tensor in weights.items() if tensor.data_ptr() not in written and tensor.any()]
     if lost:

@@ -1,7 +1,5 @@
-"""Conversion between `generation_config.json` and our `decode.*` settings.
-
-Older folders have the same keys in `config.json`.
-"""
+"""Convert between `generation_config.json` and headway's `decode.*` settings. Older folders have
+the same keys in `config.json`."""
 
 from __future__ import annotations
 
@@ -27,17 +25,16 @@ WITHOUT_A_PLACE = {
     "guidance_scale": None,
     "penalty_alpha": None,
 }
-"""Unsupported keys that change the output, each with the value at which it has no effect."""
+"""Unsupported keys that change the output, each with the value that has no effect."""
 
 MOST_TOKENS = 1 << 20
-"""Limit on numbers of tokens in a configuration: beyond any context length, so that it is an
-error."""
+"""Maximum of token counts in a configuration, larger than the context of any model."""
 
 NEW_TOKENS = 256
-"""Maximum number of new tokens if the run does not set one."""
+"""Maximum number of new tokens in an exported configuration if the run does not set one."""
 
 WHISPER_TASKS = ("<|transcribe|>", "<|translate|>")
-"""Task tokens of Whisper: `transcribe` in the spoken language, or `translate` into English."""
+"""Task tokens of Whisper: `transcribe` writes the spoken language, `translate` writes English."""
 
 
 def decode_settings(
@@ -49,10 +46,12 @@ def decode_settings(
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return `decode.*` settings, and notes on keys that have no equivalent.
 
-    Absent keys have the defaults of `generate`: greedy search, scores divided by the length for
-    beam search, and no ban of the unknown token. `translates`: outputs are about as long as their
-    source, so our own length limit applies as well. Otherwise a beam search with scores divided by
-    the length would continue much longer without finding anything better.
+    Absent keys have the defaults of `generate`: greedy search, a score divided by the length for
+    beam search, and no ban of the unknown token.
+
+    `translates`: whether outputs are about as long as their source. If so, headway's own length
+    limit is set as well. Without it, a beam search whose score is divided by the length continues
+    much longer without finding a better output.
     """
     given = ForeignConfig({**config, **generation}, "generation_config.json")
     beam = given.integer("num_beams", 1, most=1024)
@@ -95,8 +94,8 @@ def decode_settings(
 def _about_tokens(given: ForeignConfig, has_source: bool) -> list[str]:
     """Return notes on unsupported end tokens and banned tokens.
 
-    Only language models support several end tokens. Padding and begin tokens, which Marian bans by
-    these keys, are never generated anyway.
+    Only language models support several end tokens. Marian bans padding and begin tokens, which
+    headway never generates, so they need no note.
     """
     notes = []
     ends = given.values.get("eos_token_id")
@@ -114,9 +113,10 @@ def _about_tokens(given: ForeignConfig, has_source: bool) -> list[str]:
 
 
 def _lengths(given: ForeignConfig, has_source: bool) -> dict[str, Any]:
-    """Read the limits on output length.
+    """Return the limits on the output length as `decode.*` settings.
 
-    `max_length` and `min_length` count the begin token and a prompt; `max_new_tokens` does not.
+    `max_length` and `min_length` count the begin token and the prompt, whereas `max_new_tokens`
+    does not.
     """
     found: dict[str, Any] = {}
     if given.values.get("max_new_tokens") is not None:
@@ -147,9 +147,13 @@ def generation_config(
 ) -> dict[str, Any]:
     """Return the `generation_config.json` of a run.
 
-    `tokens`: ids of the special tokens by their keys. `longest`: maximum number of tokens of the
-    model. `never`: tokens that are never generated. GNMT's length penalty has no equivalent, so a
-    beam search may choose an output of another length.
+    `transformers` has no equivalent of GNMT's length penalty, so its beam search may choose an
+    output of another length.
+
+    Args:
+        tokens: Ids of the special tokens, by key of the file.
+        longest: Maximum number of tokens of the model.
+        never: Ids of tokens that are never generated.
     """
     found: dict[str, Any] = {**tokens, "num_beams": decode.beam, "do_sample": decode.sample}
     found["max_new_tokens"] = min(decode.max_len or NEW_TOKENS, longest - 1)

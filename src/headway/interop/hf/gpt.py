@@ -37,7 +37,7 @@ class GptFamily:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Names of the language model classes."""
+        """Class names of the language models in `transformers`."""
         return tuple(f"{self.cls}{kind}Model" for kind in ("LMHead", "DoubleHeads", ""))
 
     def read(self, config: Config, names: Collection[str], generation: Config) -> Architecture:
@@ -105,7 +105,7 @@ class GptFamily:
     def _activation(self, given: ForeignConfig) -> Any:
         if not self.is_first:
             return given.activation("activation_function", "gelu_new")
-        # OpenAIGPT has its own table of activations, in which "gelu" is the tanh approximation.
+        # OpenAIGPT has its own table of activations, where "gelu" means the tanh approximation.
         tanh = given.string("afn", "gelu") == "gelu"
         return "gelu-tanh" if tanh else given.activation("afn")
 
@@ -138,14 +138,14 @@ class GptFamily:
 
 
 def _prefix(names: Collection[str]) -> str:
-    """Prefix of the tensor names. Files saved by `transformers` have one, the published files do
-    not."""
+    """Return the prefix of the tensor names. Files saved by `transformers` have one, but the
+    published files do not."""
     return "transformer." if any(name.startswith("transformer.") for name in names) else ""
 
 
 def _first_activation(ours: str) -> str:
-    """Name of an activation in GPT's own table: gelu (which means the tanh approximation), relu or
-    silu."""
+    """Return the name of an activation in GPT's own table: relu, silu, or gelu, which means the
+    tanh approximation."""
     names = {"gelu-tanh": "gelu", "relu": "relu", "silu": "silu"}
     if ours not in names:
         raise UserError(

@@ -29,8 +29,8 @@ class LlamaFamily:
     model_type: str
     cls: str
     attention_bias: str | None = None
-    """Names of the projections with a bias. None: one key of the configuration sets it for all of
-    them."""
+    """Letters of the projections (q, k, v, o) that have a bias. None: the key `attention_bias` of
+    the configuration sets it for all of them."""
 
     qk_norm: bool = False
     window: bool = False
@@ -158,8 +158,8 @@ def _gate(given: ForeignConfig) -> Any:
 
 
 def rope_settings(given: ForeignConfig) -> RopeSettings:
-    """Read rotary settings in either format: `rope_theta` with `rope_scaling`, or `rope_parameters`
-    of transformers 5."""
+    """Return the rotary settings from either format: `rope_theta` with `rope_scaling`, or
+    `rope_parameters` of transformers 5."""
     new, old = given.nested("rope_parameters"), given.nested("rope_scaling")
     values = ForeignConfig({**old, **new}, f"{given.where}: rope_parameters")
     base = values.number("rope_theta", given.number("rope_theta", 10_000.0), least=1e-9)
@@ -200,7 +200,8 @@ def rope_parameters(model: DecoderSettings) -> dict[str, Any]:
 
 
 def expressible_rope(model: DecoderSettings) -> DecoderSettings:
-    """Return the settings with `ntk` scaling replaced by the equivalent larger base."""
+    """Return the settings with `ntk` scaling replaced by the equivalent larger base, which other
+    formats can represent."""
     if model.positions != "rotary" or model.rope.scaling != "ntk":
         return model
     base = rope_parameters(model)["rope_theta"]

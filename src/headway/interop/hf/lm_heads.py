@@ -1,4 +1,4 @@
-"""Heads of foreign decoders: next token, classes or tags."""
+"""Heads of decoders in `transformers`: next token, classes or tags."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from headway.settings.task_rows import spec_of
 
 @dataclass(frozen=True)
 class DecoderHead:
-    """Head of a decoder, with the names of its labels."""
+    """Output head of a decoder, with the task and the label names that it implies."""
 
     task: str
     names: tuple[str, ...] = ()
     layer: str = ""
-    """Name of the linear layer in the foreign file."""
+    """Name of the head's linear layer in the file."""
 
     answer: ClassifyAnswer = "label"
 
@@ -42,12 +42,15 @@ class DecoderHead:
 
     @property
     def generates(self) -> bool:
-        """Whether this head scores the next token."""
+        """Whether this head predicts the next token."""
         return spec_of(self.task).writes
 
     def pairs(self) -> list[NamePair]:
-        """Name pairs of the head. Foreign classifiers have no bias; our bias is zero after an
-        import."""
+        """Return the name pairs of the head.
+
+        Classifiers in `transformers` have no bias, so the bias of headway's classifier is zero
+        after an import.
+        """
         if not self.head:
             return []
         ours = f"heads.{self.head}.linear"
@@ -58,7 +61,7 @@ class DecoderHead:
 
     @property
     def zeros(self) -> tuple[str, ...]:
-        """Our tensors without a foreign counterpart, which are zero after an import."""
+        """headway's tensors that the file lacks, which are zero after an import."""
         return ("heads.classes.linear.bias",) if self.head == "classes" else ()
 
 
@@ -78,9 +81,11 @@ def decoder_head(
 ) -> DecoderHead:
     """Determine the head of a decoder from its class name.
 
-    `words`: classes that predict the next token, which is also the default if no class is named.
-    `tags`: name of the layer of a token classifier. `has_words`: whether the file has the output
-    layer; a model without it is used for embeddings.
+    Args:
+        given: Contents of `config.json`.
+        words: Classes that predict the next token. This is also the default if no class is named.
+        tags: Name of the linear layer of a token classifier.
+        has_words: Whether the file has the output layer. A model without it is used for embeddings.
     """
     name = given.architecture()
     if name is None or name in words:
@@ -106,8 +111,8 @@ def language_model(
     config: Mapping[str, Any],
     generation: Mapping[str, Any],
 ) -> Architecture:
-    """Return the architecture of a decoder with this head. Decoding settings are used only if it
-    generates text."""
+    """Return the architecture of a decoder with this head. Decoding settings are included only if
+    it generates text."""
     decode, notes = decode_settings(config, generation, has_source=False)
     if not label.generates:
         decode, notes = {}, ()

@@ -1,5 +1,7 @@
-"""GPT-NeoX of Hugging Face with sequential sub-layers: rotary positions, LayerNorm and no gate. Our
-default decoders have this architecture, so they are exported as GPT-NeoX."""
+"""GPT-NeoX of Hugging Face with sequential sub-layers, rotary positions, LayerNorm and no gate.
+
+headway's default decoders have this architecture, so they are exported as GPT-NeoX.
+"""
 
 from __future__ import annotations
 
@@ -91,8 +93,11 @@ class NeoxFamily:
 
 
 def _rope(given: ForeignConfig) -> RopeSettings:
-    """Read the rotary settings. GPT-NeoX has its own keys for the base and for the fraction of a
-    head that is rotated."""
+    """Return the rotary settings.
+
+    GPT-NeoX has its own keys for the base and for the fraction of each head's dimensions that is
+    rotated.
+    """
     table = given.nested("rope_parameters")
     part = table.get("partial_rotary_factor", given.values.get("rotary_pct", 0.25))
     if part != 1:
@@ -127,8 +132,10 @@ def _pairs(model: DecoderSettings, prefix: str, label: DecoderHead) -> list[Name
 
 
 def _by_heads(n_heads: int) -> TensorTransform:
-    """Convert between the row order of GPT-NeoX (q, k and v of each head together) and ours (all q,
-    then all k, then all v)."""
+    """Return the conversion between two row orders of the joint matrix.
+
+    GPT-NeoX stores q, k and v of each head together. headway stores all q, then all k, then all v.
+    """
     return TensorTransform(
         lambda tensor: tensor.unflatten(0, (n_heads, 3, -1)).transpose(0, 1).flatten(0, 2),
         lambda tensor: tensor.unflatten(0, (3, n_heads, -1)).transpose(0, 1).flatten(0, 2),

@@ -1,5 +1,5 @@
-"""Read and write preprocessing settings of `transformers`: from pixels or samples to model
-inputs."""
+"""Convert preprocessing settings from and to `transformers`. They determine how pixels or audio
+samples become model inputs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from headway.settings.vision import ImageEncoderSettings, ImageSeq2SeqSettings, 
 
 PREPROCESSOR_JSON = "preprocessor_config.json"
 PROCESSOR_JSON = "processor_config.json"
-"""File of newer versions of `transformers` with the preprocessing settings of all modalities."""
+"""File of newer versions of `transformers` that contains the preprocessing settings of all
+modalities."""
 
 PARTS = ("image_processor", "feature_extractor")
 LEVELS = 255.0
 """Largest value of an 8-bit pixel."""
 
 BILINEAR = 2
-"""Pillow's number for bilinear resampling, which headway uses."""
+"""Pillow's number for bilinear resampling, the method that headway uses."""
 
 RESAMPLING = {0: "nearest", 1: "Lanczos", 3: "bicubic", 4: "box", 5: "Hamming"}
-"""Pillow's resampling methods other than bilinear, by their numbers."""
+"""Names of Pillow's resampling methods other than bilinear, by number."""
 
 PROCESSORS = {
     "vit": "ViTImageProcessor",
@@ -37,7 +38,7 @@ PROCESSORS = {
 
 
 def read_preprocessor(folder: Path) -> dict[str, Any]:
-    """Read the preprocessing settings of a folder; {} if it has none."""
+    """Return the preprocessing settings of a folder, or {} if it has none."""
     if (folder / PREPROCESSOR_JSON).is_file():
         return read_table(inside(folder, PREPROCESSOR_JSON))
     if not (folder / PROCESSOR_JSON).is_file():
@@ -47,7 +48,7 @@ def read_preprocessor(folder: Path) -> dict[str, Any]:
 
 
 def with_preprocessing(found: Architecture, values: Mapping[str, Any]) -> Architecture:
-    """Return the architecture with the preprocessing that `values` describe."""
+    """Return the architecture with the preprocessing that `values` describes."""
     given = ForeignConfig(values, PREPROCESSOR_JSON)
     if not values:
         return _with_defaults(found)
@@ -62,7 +63,7 @@ def with_preprocessing(found: Architecture, values: Mapping[str, Any]) -> Archit
 
 
 def _with_defaults(found: Architecture) -> Architecture:
-    """Return the architecture with a note on the preprocessing that is assumed."""
+    """Return the architecture with a note that default preprocessing is assumed."""
     if not isinstance(found.model, ImageEncoderSettings | ImageSeq2SeqSettings):
         return found
     image = found.model.image
@@ -78,9 +79,10 @@ def _listed(numbers: tuple[float, ...]) -> str:
 
 
 def _image_settings(given: ForeignConfig, image: ImageSettings) -> tuple[ImageSettings, list[str]]:
-    """Read the normalization of pixels.
+    """Return the normalization of pixels as image settings.
 
-    Foreign: (x · factor − mean) / std for pixels up to 255. Ours is for pixels up to 1.
+    `transformers` computes (x · factor − mean) / std for pixels from 0 to 255. headway's settings
+    apply to pixels from 0 to 1.
     """
     factor = given.number("rescale_factor", 1 / LEVELS, least=1e-9)
     full = LEVELS * (factor if given.flag("do_rescale", True) else 1.0)
@@ -105,7 +107,7 @@ def _image_settings(given: ForeignConfig, image: ImageSettings) -> tuple[ImageSe
 
 
 def _resizing(given: ForeignConfig) -> list[str]:
-    """Return a note for each resizing option that differs from headway's."""
+    """Return a note for each resizing option that differs from headway's resizing."""
     notes = []
     resample = given.values.get("resample")
     if type(resample) is int and resample in RESAMPLING and given.flag("do_resize", True):
@@ -137,7 +139,10 @@ def _numbers(
 
 
 def _size(value: Any) -> tuple[int, int] | None:
-    """Read height and width if both are given; `shortest_edge` does not determine them."""
+    """Return height and width, or None if the configuration does not set both.
+
+    A single number sets both. `shortest_edge` alone does not determine them.
+    """
     if type(value) is int:
         return value, value
     if isinstance(value, dict) and {"height", "width"} <= set(value):
@@ -164,7 +169,7 @@ def _audio_settings(given: ForeignConfig, audio: AudioSettings) -> AudioSettings
 
 
 def preprocessor_config(model: ModelSettings, model_type: str) -> dict[str, Any]:
-    """Return the preprocessor configuration of a model; {} if its input is text."""
+    """Return the preprocessor configuration of a model, or {} if its input is text."""
     if isinstance(model, ImageEncoderSettings | ImageSeq2SeqSettings):
         image = model.image
         size = {"height": image.height, "width": image.width}

@@ -1,7 +1,7 @@
 """Prove an export by comparing the outputs of `transformers` with those of the run.
 
-Texts also pass through the exported tokenizer, images and recordings through the preprocessing of
-`transformers`.
+Texts are tokenized with the exported tokenizer as well. Images and audio are preprocessed by
+`transformers` where possible.
 """
 
 from __future__ import annotations
@@ -58,14 +58,15 @@ CLASSES = {
     "tags": "AutoModelForTokenClassification",
     "vector": "AutoModel",
 }
-"""Auto class of `transformers` for each kind of output or family of models."""
+"""Auto class of `transformers` for each kind of output or model family."""
 
 ModelArguments = dict[str, Any]
-"""Keyword arguments for calling a foreign model."""
+"""Keyword arguments of a call of a `transformers` model."""
 
 
 def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = False) -> Proof:
-    """Prove an export with `transformers`, or, if it is not installed, by importing it again."""
+    """Prove an export with `transformers`. If it is not installed, import the folder again and
+    compare that model."""
     ours = compute_cases(run, proof_items(run, sentences))
     config, same = read_table(out / "config.json"), 1.0
     notes = _notes(run, config)
@@ -89,7 +90,8 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool = F
 
 
 def _standardised(run: LoadedRun, scores: Float32Array) -> Float32Array:
-    """Convert regression outputs to the standardized units of our head."""
+    """Return regression outputs in the standardized units of the run's head. Other outputs are
+    unchanged."""
     if not run.spec.is_regression:
         return scores
     own = run.settings.classify
@@ -112,7 +114,7 @@ def quiet(transformers: ModuleType) -> Iterator[None]:
 
 
 def _notes(run: LoadedRun, config: dict[str, Any]) -> list[str]:
-    """Return notes on differences that the format causes."""
+    """Return notes on numerical differences that the format causes."""
     if not run.spec.is_text:
         return []
     assert isinstance(run.shape, TextSettings)
@@ -171,7 +173,7 @@ def _auto_class(run: LoadedRun) -> str:
 
 
 def _sentence(out: Path) -> SentenceFolder | None:
-    """Read the pooling modules of a sentence-transformers folder; None if there are none."""
+    """Return the modules of a sentence-transformers folder, or None if the folder has none."""
     return SentenceFolder(out) if (out / MODULES).is_file() else None
 
 
@@ -183,9 +185,10 @@ def _text(item: TextItem) -> ModelArguments:
 def _preparation(
     transformers: Any, run: LoadedRun, out: Path
 ) -> tuple[Callable[[ProofMedia], ModelArguments], str]:
-    """Return a function from pixels or samples to model inputs, and a note about it.
+    """Return a function from pixels or samples to model inputs, and a note on which program
+    preprocesses them.
 
-    It uses the preprocessing of `transformers` where possible.
+    It is `transformers` where possible, otherwise headway.
     """
     said = read_table(out / PREPROCESSOR_JSON) if (out / PREPROCESSOR_JSON).is_file() else {}
     if isinstance(run.shape, AudioSeq2SeqSettings):
@@ -222,7 +225,7 @@ def _preparation(
 def _scores(
     run: LoadedRun, said: Any, reading: ProofCase, sentence: SentenceFolder | None
 ) -> Tensor:
-    """Output of the foreign model for one item, as in `ProofCase.scores`."""
+    """Return the output of the `transformers` model for one item, as in `ProofCase.scores`."""
     if run.spec.is_embedding and run.spec.is_text:
         return _vector(run, said, len(reading.tokens), sentence)
     if "prediction_logits" in said:
@@ -244,10 +247,10 @@ def _vector(run: LoadedRun, said: Any, length: int, sentence: SentenceFolder | N
 def _same_ids(
     transformers: ModuleType, run: LoadedRun, out: Path, sentences: Sequence[str]
 ) -> tuple[float, str]:
-    """Return the fraction of sentences for which the exported tokenizer gives our token ids, and a
-    note about it.
+    """Return the fraction of sentences for which the exported tokenizer gives the same ids as
+    headway, and a note on it.
 
-    Special tokens are included.
+    Special tokens are compared, too.
     """
     excuse = _excuse(run, out)
     if excuse is not None:
@@ -264,7 +267,7 @@ def _same_ids(
 
 
 def _excuse(run: LoadedRun, out: Path) -> str | None:
-    """Reason why `transformers` cannot be expected to tokenize like headway; None if it can."""
+    """Return the reason why `transformers` cannot tokenize like headway, or None if it should."""
     if (out / TOKENIZER).is_file():
         return None
     if (out / "vocab.txt").is_file():

@@ -1,5 +1,5 @@
-"""RoBERTa, XLM-RoBERTa and CamemBERT of transformers: the layers of BERT, positions with an offset
-of two rows, and other heads."""
+"""RoBERTa, XLM-RoBERTa and CamemBERT of `transformers`. They have the layers of BERT, a position
+table with two unused positions, and other heads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway.interop.name_pairs import NamePair, weight_and_bias
 from headway.settings.model import EncoderSettings
 
 PADDING = 1
-"""Id of the padding token. Positions are counted from the row after it."""
+"""Id of the padding token. Positions are counted from this id plus one."""
 
 
 class Roberta(EncoderFamily):
@@ -70,7 +70,8 @@ class Roberta(EncoderFamily):
 def roberta_heads(
     heads: Collection[str], prefix: str, *, tied: bool, names: Collection[str]
 ) -> tuple[list[NamePair], dict[str, str]]:
-    """Return name pairs of the heads, and ignored names with reasons. ESM has the same heads."""
+    """Return the name pairs of the heads, and the names of ignored tensors with reasons. ESM has
+    the same heads."""
     pairs: list[NamePair] = []
     ignored: dict[str, str] = {}
     if "classes" in heads:

@@ -1,7 +1,5 @@
-"""sentence-transformers folders: an encoder or decoder, pooling, and optional normalization.
-
-They are read in an import, and written next to an exported encoder.
-"""
+"""Read and write sentence-transformers folders: an encoder or decoder, pooling, and optional
+normalization."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from headway.tasks.loaded_run import LoadedRun
 MODULES = "modules.json"
 
 KEPT = "modules"
-"""Subfolder of an imported run with the module files of the original folder."""
+"""Subfolder of an imported run that contains the module files of the original folder."""
 
 BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json", "README.md")
 
@@ -32,7 +30,7 @@ POOLINGS = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_lasttoken": "last",
 }
-"""Our pooling for each key of the pooling configuration; exactly one key must be true."""
+"""headway's pooling for each key of the pooling configuration. Exactly one key must be true."""
 
 UNUSED = "the pooler, which this folder does not use for its vectors"
 
@@ -60,8 +58,7 @@ class SentenceFolder:
     def keep(self, run: Path) -> None:
         """Copy the module files into a run, so that an export can restore them.
 
-        If the encoder has a subfolder of its own, they are not copied, and an export writes new
-        ones.
+        If the encoder is in a subfolder, nothing is copied, and an export writes new module files.
         """
         if self.home != self._folder:
             return
@@ -76,7 +73,8 @@ class SentenceFolder:
                 shutil.copyfile(inside(path.parent, path.name), run / KEPT / part / path.name)
 
     def applied(self, found: Architecture) -> Architecture:
-        """Convert the architecture of an encoder or decoder to one for sentence embeddings."""
+        """Return the architecture of an encoder or decoder with the pooling and normalization of
+        this folder."""
         model = found.model
         if not isinstance(model, EncoderSettings | DecoderSettings):
             raise UserError(
@@ -100,7 +98,7 @@ class SentenceFolder:
 
 
 def modules_of(folder: Path) -> list[tuple[str, str]]:
-    """Read the kind and the folder of each module."""
+    """Return the kind and the subfolder of each module."""
     listed = read_json(inside(folder, MODULES))
     try:
         return [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in listed]
@@ -131,7 +129,8 @@ def _pooling(path: Path) -> str:
 
 
 def _notes(folder: Path, home: Path) -> tuple[str, ...]:
-    """Check the settings in the other files, and return notes for the user."""
+    """Return notes for the user on settings in the other files. Raise an error for unsupported
+    settings."""
     notes = []
     for place, name in ((folder, "config_sentence_transformers.json"),
                         (home, "sentence_bert_config.json")):  # fmt: skip
@@ -156,7 +155,7 @@ def _notes(folder: Path, home: Path) -> tuple[str, ...]:
 def write_modules(settings: RunSettings, out: Path) -> None:
     """Write the module files.
 
-    Embeddings from BERT's pooler have none, because the format does not support them.
+    Embeddings from BERT's pooler get none, because the format does not support them.
     """
     model = settings.model
     assert isinstance(model, EncoderSettings | DecoderSettings)
@@ -183,7 +182,7 @@ def write_modules(settings: RunSettings, out: Path) -> None:
 
 
 def give_back_modules(run: LoadedRun, out: Path) -> bool:
-    """Restore the original files of an imported run if they still match its settings; return
+    """Restore the original module files of an imported run if they still match its settings. Return
     whether they do."""
     kept = run.folder / KEPT
     model = run.shape

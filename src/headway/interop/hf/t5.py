@@ -1,5 +1,5 @@
 """T5 of Hugging Face: version 1.0, version 1.1 (gated, with an untied softmax), and mT5, which is
-1.1 with another vocabulary."""
+version 1.1 with another vocabulary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEED_FORWARD = {
     "gated-silu": "swiglu",
     "gated-gelu_new": "geglu-tanh",
 }
-"""Our activation function for each value of `feed_forward_proj`."""
+"""headway's activation function for each value of `feed_forward_proj`."""
 
 IGNORED = {
     r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": (
@@ -121,9 +121,9 @@ class T5Family:
             raise given.error("architectures", f"is not supported; it must be {' or '.join(known)}")
 
     def _scales(self, given: ForeignConfig) -> bool:
-        """Whether decoder outputs are scaled before the softmax.
+        """Return whether decoder outputs are scaled before the softmax.
 
-        Files of transformers 5 have a key for it. In older files an untied softmax means version
+        Files of transformers 5 have a key for it. In older files an untied softmax implies version
         1.1, which does not scale.
         """
         if self.model_type != "t5":
@@ -131,9 +131,9 @@ class T5Family:
         return given.flag("scale_decoder_outputs", given.flag("tie_word_embeddings", True))
 
     def _tied(self, given: ForeignConfig, names: Collection[str]) -> bool:
-        """Whether all embeddings are tied.
+        """Return whether all embeddings are tied.
 
-        Transformers 5 sets the key even for version 1.1, whose file has a separate softmax.
+        Transformers 5 sets the key even for version 1.1, whose file has a separate softmax matrix.
         """
         return "lm_head.weight" not in names or self._scales(given)
 

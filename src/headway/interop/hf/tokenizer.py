@@ -1,5 +1,5 @@
-"""Export a run's tokenizer for `transformers`: its JSON with a rule that adds our special
-tokens."""
+"""Export a run's tokenizer for `transformers` as JSON, with a rule that adds special tokens to each
+text."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from headway.tokens.tokenizer import Tokenizer
 
 PADS = ("<pad>", "[PAD]", "<|pad|>", "<PAD>")
 ORIGINALS = "tokenizer"
-"""Folder in an imported run with the original tokenizer files."""
+"""Folder of an imported run that contains the original tokenizer files."""
 
 KNOWN_NAMES = (("tokenizer.json",), ("vocab.json", "merges.txt"), ("vocab.txt",),
                ("source.spm", "target.spm", "vocab.json"), ("spiece.model",), ("tokenizer.model",),
                ("sentencepiece.bpe.model",))  # fmt: skip
-"""Sets of file names by which `transformers` recognizes a tokenizer; one complete set is needed."""
+"""Sets of file names by which `transformers` recognizes a tokenizer. One complete set is needed."""
 
 TARGET = "target"
 """Folder of the target tokenizer, if source and target have separate tokenizers."""
 
 
 def around(run: LoadedRun) -> tuple[list[int], list[int]]:
-    """Special tokens that the task of the run adds before and after a text."""
+    """Return the special tokens that the run's task adds before and after a text."""
     tokenizer = run.vocab.source
     if run.spec.is_audio:  # of the output, since there is no input text
         return [tokenizer.bos, *_present(tokenizer.target_begin)], [tokenizer.eos]
@@ -45,7 +45,7 @@ def _present(token: int | None) -> list[int]:
 
 
 def special_ids(run: LoadedRun) -> dict[str, Any]:
-    """Ids of special tokens for config.json and generation_config.json."""
+    """Return the ids of special tokens for `config.json` and `generation_config.json`."""
     target = run.vocab.target
     ids: dict[str, Any] = {"bos_token_id": target.bos, "eos_token_id": target.eos}
     if target.more_ends:
@@ -59,10 +59,10 @@ def special_ids(run: LoadedRun) -> dict[str, Any]:
 
 
 def padding(tokenizer: Tokenizer) -> int:
-    """Id of the padding token for exports; headway itself does not pad.
+    """Return the id of the padding token for exports. headway itself does not pad.
 
     It must not be the end token, because `transformers` looks for the last token that is not
-    padding. Without a padding token, the unknown token is used.
+    padding. Without a padding token, the id of the unknown token is returned.
     """
     found = (tokenizer.special(name) for name in PADS)
     own = next((i for i in found if i is not None), None)
@@ -72,16 +72,16 @@ def padding(tokenizer: Tokenizer) -> int:
 def give_back_tokenizer(run: LoadedRun, out: Path) -> None:
     """Copy the original tokenizer files of an imported run.
 
-    If `transformers` does not recognize their names, such as for a user's own tokenizer, they are
-    written in our format instead.
+    If `transformers` does not recognize their names, for example those of a user's own tokenizer,
+    they are written in headway's format instead.
     """
     files = [p for p in sorted((run.folder / ORIGINALS).glob("*"))
              if p.is_file() and not p.is_symlink()]  # fmt: skip
     names = {path.name for path in files}
     alone = names == {TOKENIZER}
     if alone and read_table(files[0]).get("post_processor") is None:
-        # Here only the tokenizer class of the model adds special tokens, and no file names that
-        # class.
+        # In these folders only the tokenizer class of the model adds special tokens, and no file
+        # names that class.
         write_tokenizer(run, out)
         return
     if not any(names.issuperset(together) for together in KNOWN_NAMES):
@@ -94,7 +94,7 @@ def give_back_tokenizer(run: LoadedRun, out: Path) -> None:
 
 
 def write_tokenizer(run: LoadedRun, out: Path) -> None:
-    """Write tokenizer.json and tokenizer_config.json. A second vocabulary is written to its own
+    """Write `tokenizer.json` and `tokenizer_config.json`. A second vocabulary is written to its own
     folder."""
     source, target = run.vocab.source, run.vocab.target
     before, behind = around(run)
@@ -107,10 +107,10 @@ def write_tokenizer(run: LoadedRun, out: Path) -> None:
 
 
 def write_library_tokenizer(run: LoadedRun, out: Path) -> None:
-    """Write the tokenizer for exports to a runtime.
+    """Write the tokenizer for exports to a runtime as two files.
 
-    There are two files: JSON for the library `tokenizers` with a rule that adds special tokens, and
-    our own file, which also has the roles of tokens.
+    One is JSON for the library `tokenizers`, with a rule that adds special tokens. The other is
+    headway's own file, which also contains the roles of special tokens.
     """
     shutil.copyfile(file_in(run.folder, TOKENIZER), out / OWN_TOKENIZER)
     source, target = run.vocab.source, run.vocab.target
@@ -143,8 +143,10 @@ def _write_config(run: LoadedRun, tokenizer: Tokenizer, out: Path) -> None:
 def _post_processor(
     run: LoadedRun, tokenizer: Tokenizer, before: list[int], behind: list[int]
 ) -> dict[str, Any]:
-    """Post-processor for `tokenizers` that adds special tokens. In a pair, the second text and its
-    end token have segment 1."""
+    """Return the post-processor of `tokenizers` that adds special tokens.
+
+    In a pair, the second text and its end token have segment id 1.
+    """
 
     def special(token: int, segment: int = 0) -> dict[str, Any]:
         return {"SpecialToken": {"id": name_of(tokenizer, token), "type_id": segment}}
@@ -190,7 +192,7 @@ def _config(run: LoadedRun, tokenizer: Tokenizer) -> dict[str, Any]:
         "model_max_length": run.shape.max_len,
         "model_input_names": names,
         "clean_up_tokenization_spaces": False,
-        # Special tokens are not recognized in a text, except for the mask token in the task fill.
+        # Special tokens in a text are not recognized, except for the mask token in the task `fill`.
         "split_special_tokens": not fills,
     }
     if tokenizer.mask is not None:

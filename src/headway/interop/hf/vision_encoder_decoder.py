@@ -28,8 +28,8 @@ CLASS = "VisionEncoderDecoderModel"
 SIDES = {"encoder": VIT.model_type, "decoder": GPT2.model_type}
 READER = {"front.": "source_front.", "stack.": "encoder."}
 WRITER = {"front.": "target_front.", "stack.": "decoder."}
-"""Prefixes of our tensors in the encoder-decoder, by their prefixes in a model with a single stack:
-for the encoder (`READER`) and the decoder (`WRITER`)."""
+"""Prefixes of tensor names in the encoder-decoder, by their prefixes in a model with a single
+stack. `READER` is for the encoder, `WRITER` for the decoder."""
 
 IGNORED = {
     **{rf"encoder\.{name}": why for name, why in HIDDEN.items()},
@@ -92,7 +92,7 @@ class VisionEncoderDecoderFamily:
 
 
 def _side(given: ForeignConfig, side: str, names: Collection[str]) -> Architecture:
-    """Read one side as if it were a model of its own."""
+    """Return the architecture of the encoder or the decoder, read as a separate model."""
     own = {**given.nested(side), "architectures": None, "add_cross_attention": None}
     if own.get("model_type") != SIDES[side]:
         raise given.error(
@@ -142,12 +142,15 @@ def _model(reader: ImageEncoderSettings, writer: DecoderSettings) -> ImageSeq2Se
 
 
 def _other(value: T, same: T) -> T | None:
-    """Value of a decoder setting, or None if the encoder has the same."""
+    """Return the value of a decoder setting, or None if the encoder has the same value."""
     return None if value == same else value
 
 
 def _alone(ours: ImageSeq2SeqSettings, kind: str) -> dict[str, Any]:
-    """Settings of one side as a model of its own. The other settings are compared at the end."""
+    """Return the settings of the encoder or the decoder as a separate model.
+
+    All other settings are compared in the round trip at the end.
+    """
     stack = ours.stack(kind)
     both_sides = (
         "d_model",
@@ -189,7 +192,8 @@ def _writer(ours: ImageSeq2SeqSettings) -> DecoderSettings:
 
 
 def _moved(pairs: Sequence[NamePair], prefix: str, places: Mapping[str, str]) -> list[NamePair]:
-    """Name pairs of one side, with the tensor names that they have in the encoder-decoder."""
+    """Return the name pairs of the encoder or the decoder with their tensor names in the
+    encoder-decoder."""
     moved = []
     for pair in pairs:
         start, _, rest = pair.ours.partition(".")
@@ -199,7 +203,8 @@ def _moved(pairs: Sequence[NamePair], prefix: str, places: Mapping[str, str]) ->
 
 
 def _cross(writer: DecoderSettings) -> list[NamePair]:
-    """Name pairs of cross-attention: queries in one matrix, keys and values in another."""
+    """Return the name pairs for cross-attention. headway stores the queries in one matrix, and the
+    keys and values in another."""
     pairs: list[NamePair] = []
     width = writer.d_model
     for n in range(writer.n_layers):
@@ -217,7 +222,8 @@ def _cross(writer: DecoderSettings) -> list[NamePair]:
 
 
 def unused(config: Config) -> dict[str, Tensor]:
-    """Tensors of ViT's pooler, which `transformers` expects in the file but does not use."""
+    """Return the tensors of ViT's pooler, which `transformers` expects in the file but does not
+    use."""
     width = config["encoder"]["hidden_size"]
     return {
         "encoder.pooler.dense.weight": torch.zeros(width, width),

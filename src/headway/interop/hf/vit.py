@@ -1,4 +1,4 @@
-"""ViT of Hugging Face, and DeiT, which has a second special token for distillation."""
+"""ViT of Hugging Face, and DeiT, which has a distillation token after the class token."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headway.settings.run import RunSettings
 from headway.settings.vision import ImageEncoderSettings, ImageSettings
 
 LARGEST = 1 << 14
-"""Limit on height and width in pixels, so that an absurd configuration is an error."""
+"""Maximum height and width in pixels, far above those of published models."""
 
 HIDDEN = {
     r"(?:\w+\.)?embeddings\.mask_token": "embedding of masked patches; nothing is masked "
@@ -30,10 +30,11 @@ class VitFamily:
     model_type: str
     cls: str
     body: str
-    """Prefix of the tensor names of the body in models with a head."""
+    """Prefix of the encoder's tensor names in models with a head."""
 
     heads: Mapping[str, Mapping[str, str]]
-    """For each suffix of a class name, our heads and the foreign names of their layers."""
+    """headway's heads and the names of their layers in the file, for each suffix of a class
+    name."""
 
     distils: bool = False
     """Whether there is a distillation token after the class token."""
@@ -117,7 +118,8 @@ class VitFamily:
         return config, said
 
     def _kind(self, given: ForeignConfig, names: Collection[str]) -> str:
-        """Suffix of the class name. If no class is named, it is derived from the tensors."""
+        """Return the suffix of the class name. If no class is named, it is derived from the
+        tensors."""
         name = given.architecture()
         if name is None:
             layers = {kind: {f"{n}.weight" for n in heads.values()} or {"embeddings"}
@@ -160,7 +162,7 @@ class VitFamily:
 
 
 def _sides(given: ForeignConfig, key: str, default: int) -> tuple[int, int]:
-    """Read height and width in pixels from a number or a pair."""
+    """Return height and width in pixels from a number or a pair."""
     value = given.values.get(key, default)
     if isinstance(value, list | tuple) and len(value) == 2:
         height, width = value
@@ -179,7 +181,10 @@ def _side(image: ImageSettings) -> int | list[int]:
 
 
 def check_image(ours: ImageSettings, said: ImageSettings, name: str) -> None:
-    """Raise an error unless the input layer of the model is a plain grid of patches."""
+    """Raise an error if the format cannot represent the input layer of an image model.
+
+    `ours` are the settings of the run, `said` those that the format would give.
+    """
     if ours.step != ours.patch:
         raise UserError(
             f"{name} does not support model.image.stride = {ours.stride}; the stride must equal "
@@ -194,8 +199,8 @@ def check_image(ours: ImageSettings, said: ImageSettings, name: str) -> None:
 
 
 def front_pairs(image: ImageSettings, prefix: str) -> list[NamePair]:
-    """Name pairs of the patch embedding, the special tokens, and the table of positions that both
-    share."""
+    """Return the name pairs of the patch embedding, the special tokens, and their joint position
+    table."""
     front, extra = f"{prefix}embeddings", image.extra
     _, n_lines, n_columns = image.grid
     channels, patch = image.channels, image.patch

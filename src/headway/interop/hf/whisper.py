@@ -17,28 +17,29 @@ from headway.settings.audio import AudioSeq2SeqSettings, AudioSettings
 from headway.settings.run import RunSettings
 
 NORM_EPS = 1e-5
-"""Epsilon of all norms; Whisper has no key for it."""
+"""Epsilon of all norms. Whisper's configuration has no key for it."""
 
 WIDE = 3
 """Kernel size of the convolutions, in frames."""
 
 STRIDES = (1, 2)
-"""Strides of the two convolutions, which halve the number of frames."""
+"""Strides of the two convolutions. The second one halves the number of frames."""
 
 CONVOLUTION = TensorTransform(
     lambda t: t.permute(0, 2, 1).flatten(1),
     lambda t: t.unflatten(1, (WIDE, -1)).permute(0, 2, 1),
 )
-"""Conversion of convolution weights. Foreign weights are (out, in, time), ours are a matrix over
-three frames."""
+"""Conversion of convolution weights from (out, in, time) in the file to a matrix over three frames
+in headway."""
 
 NOT_FOLLOWED = {"begin_suppress_tokens": None, "suppress_tokens": None, "forced_decoder_ids": None}
-"""Keys of the generation configuration that are ignored, because roles of tokens represent them."""
+"""Ignored keys of the generation configuration. In headway the roles of special tokens have the
+same effect."""
 
 
 @dataclass(frozen=True)
 class WhisperNames:
-    """Names of the parts of Whisper in one of its file formats."""
+    """Names of tensors in one of the two file formats of Whisper."""
 
     layer: str
     """Part of a tensor name between the side (encoder or decoder) and the layer number."""
@@ -46,7 +47,7 @@ class WhisperNames:
     attention: str
     cross: str
     projections: tuple[str, str, str, str]
-    """Names of the q, k, v and output projections."""
+    """Names of the query, key, value and output projections."""
 
     norms: tuple[str, str, str]
     """Names of the norms before self-attention, cross-attention and the feed-forward layer."""
@@ -143,7 +144,7 @@ class WhisperFamily:
 
 
 def whisper_settings(*, max_rows: int, bands: int, **sizes: Any) -> AudioSeq2SeqSettings:
-    """Settings of a Whisper model with these sizes.
+    """Return the settings of a Whisper model with these sizes.
 
     Positions are treated as learned, so that the encoder's rounded sinusoids are read from the
     file.
@@ -162,7 +163,7 @@ def whisper_settings(*, max_rows: int, bands: int, **sizes: Any) -> AudioSeq2Seq
 
 
 def window_s(max_rows: int) -> float:
-    """Duration in seconds of the audio that fills this number of encoder positions."""
+    """Return the duration in seconds of the audio that fills `max_rows` encoder positions."""
     usual = AudioSettings(strides=STRIDES)
     return max_rows * usual.row_seconds
 
@@ -177,8 +178,8 @@ def _check_audio(ours: AudioSettings, said: AudioSettings) -> None:
 
 
 def whisper_pairs(model: AudioSeq2SeqSettings, names: WhisperNames, prefix: str) -> list[NamePair]:
-    """Name pairs of all tensors but the softmax, which is tied to the embedding in all published
-    models."""
+    """Return the name pairs of all tensors except the softmax, which is tied to the embedding in
+    all published models."""
     pairs: list[NamePair] = []
     for number in range(len(STRIDES)):
         theirs, ours = f"{prefix}encoder.conv{number + 1}", f"source_front.convolutions.{number}"

@@ -1,8 +1,9 @@
-"""onnxruntime with headway's pre- and post-processing: `headway predict DIR --engine onnx`.
+"""Inference engine that runs onnxruntime with headway's pre- and post-processing: `headway predict
+DIR --engine onnx`.
 
-Generating models (translators, captioners, transcribers, language models) implement
-`DecodingSteps`, so all our search algorithms run on them. For other tasks the graph computes the
-outputs itself.
+Models that generate text (translators, captioners, transcribers, language models) implement
+`DecodingSteps`, so they support all of headway's search algorithms. For other tasks, the graph
+itself computes the outputs.
 """
 
 from __future__ import annotations
@@ -63,14 +64,14 @@ from headway.tasks.readout import OneVector, readout_of
 from headway.tokens.tokenizer import Tokenizer
 
 SCORES_AT_ONCE = 1 << 25
-"""Limit on the logits that a graph returns per call while a prompt is read: 128 MB in fp32.
+"""Maximum number of logits that a graph returns per call while a prompt is read (128 MB in fp32).
 
-Only the logits of the last token are used.
+Only the logits of the last token are used, so long prompts are read in several calls.
 """
 
 
 def onnx_engine(folder: Path, settings: RunSettings) -> OnnxEngine:
-    """Make the engine for an exported folder; an implementation of `tasks.engines.Make`."""
+    """Return the engine for an exported folder. Implements `tasks.engines.Make`."""
     return OnnxEngine(folder, settings)
 
 
@@ -115,7 +116,7 @@ class OnnxEngine(Engine):
         return GraphRecognizer(self, tokenizer, settings, self.front, weight)
 
     def rows(self, source: Any) -> int:
-        """Number of positions that the encoder returns for a source."""
+        """Return the number of positions that the encoder outputs for a source."""
         if self.front is None:
             return len(source)
         if isinstance(self.front, AudioSettings):
@@ -123,8 +124,8 @@ class OnnxEngine(Engine):
         return self.front.rows_of(len(source), *source.shape[2:])
 
     def read(self, sources: Sequence[Any]) -> dict[str, GraphArray]:
-        """Encode texts, images or recordings; return inputs of the decoder graph, and `CTC` if the
-        model has it."""
+        """Encode texts, images or audio. Return inputs of the decoder graph, and `CTC` if the model
+        has a CTC head."""
         inputs = text_inputs(sources) if self.front is None else media_inputs(sources)
         return source_inputs(self.graphs[ENCODER].call, inputs)
 
@@ -135,9 +136,10 @@ class OnnxEngine(Engine):
     def cross_attention(
         self, name: str, sources: Sequence[Any], texts: TokenLists
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Cross-attention of each text, and the logits of its first token.
+        """Return the cross-attention of each text, and the logits of its first token.
 
-        `name` is the decoder output: (T S), or (H T S) with heads.
+        `name`: decoder output with the attention weights, either `CROSS` (T S) or `CROSS_HEADS` (H
+        T S).
         """
         found: dict[int, Tensor] = {}
         first: dict[int, Tensor] = {}
@@ -167,17 +169,18 @@ class OnnxEngine(Engine):
 
 
 class GraphSteps:
-    """Decoding steps on a graph; an implementation of `DecodingSteps`.
+    """Decoding steps computed by a graph. Implements `DecodingSteps`.
 
-    Each hypothesis is a row with its own cache. Until the first output token is chosen, all
-    hypotheses of a source share one row.
+    Each hypothesis has its own entry along the batch axis of the cache. Until the first output
+    token is chosen, all hypotheses of a source share one entry.
     """
 
     def __init__(self, cached_graph: CachedGraph, n_sources: int, width: int) -> None:
         self.cached_graph, self.n_sources, self.width = cached_graph, n_sources, width
         self.device, self.attention_BWS = torch.device("cpu"), torch.empty(0)
         self.first_BV: Tensor | None = None
-        """Log-probabilities of the first output tokens, if a prompt has already been read."""
+        """Log-probabilities of each text's first output token if the prompts have already been
+        read, otherwise None."""
 
         self.is_one = True
 
@@ -219,7 +222,8 @@ class GraphSteps:
 
 
 class GraphSourceSearcher(Searcher):
-    """Search for encoder-decoders, which have two graphs. `weight`: weight of the CTC scores."""
+    """Search with an encoder-decoder, which consists of two graphs. `weight` is the weight of the
+    CTC scores."""
 
     def __init__(
         self,
@@ -251,7 +255,7 @@ class GraphSourceSearcher(Searcher):
 
 
 class GraphRecognizer(DecoderRecognizer):
-    """Speech recognition with an encoder-decoder, which has two graphs."""
+    """Speech recognition with an encoder-decoder, which consists of two graphs."""
 
     def __init__(
         self,
@@ -290,7 +294,7 @@ class GraphRecognizer(DecoderRecognizer):
 
 
 class GraphTextSearcher(Searcher):
-    """Search for language models, which have one graph."""
+    """Search with a language model, which is a single graph."""
 
     def __init__(
         self, graph: Session, settings: DecodeSettings, specials: SpecialTokens, context: int | None
@@ -326,7 +330,7 @@ def _log_probs(found: dict[str, GraphArray]) -> Tensor:
 
 
 TOKENS_AT_ONCE = 4096
-"""Maximum number of tokens (or rows of media) per batch."""
+"""Maximum number of positions (of text, images or audio) per batch. Limits memory use."""
 
 
 class PassThroughHead(nn.Module):
@@ -342,7 +346,7 @@ class PassThroughHead(nn.Module):
 
 
 class GraphTextEncoder(Encoder):
-    """Text encoder on a graph; its output is already that of the head."""
+    """Text encoder whose graph also computes the output of the head."""
 
     def __init__(self, graph: Session, settings: RunSettings) -> None:
         super().__init__(nn.Identity(), nn.Identity(), nn.ModuleDict(), "mean")
@@ -356,8 +360,8 @@ class GraphTextEncoder(Encoder):
         self.heads["words"] = self.heads["classes"] = PassThroughHead()
 
     def forward(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None = None) -> Tensor:
-        """Return the output of the graph: one row per token (words, tags) or per text (classes,
-        embeddings)."""
+        """Return the output of the graph, with one row per token (masked tokens, tags) or per text
+        (classes, embeddings)."""
         lengths = list(layout.known_lengths())
         numbers_N = torch.zeros_like(tokens_N) if segments_N is None else segments_N
         texts = [part.tolist() for part in tokens_N.split(lengths)]
@@ -379,7 +383,7 @@ class GraphTextEncoder(Encoder):
 
 
 class ImageCollator(ImageFront):
-    """Input layer that only collates images; the graph embeds them."""
+    """Input layer that only collates images, because the graph embeds them."""
 
     def __init__(self, shape: ImageSettings) -> None:
         Front.__init__(self)
@@ -387,7 +391,7 @@ class ImageCollator(ImageFront):
 
 
 class AudioCollator(AudioFront):
-    """Input layer that only collates recordings; the graph embeds them."""
+    """Input layer that only collates audio, because the graph embeds it."""
 
     def __init__(self, shape: AudioSettings) -> None:
         Front.__init__(self)
@@ -395,9 +399,10 @@ class AudioCollator(AudioFront):
 
 
 class GraphMediaEncoder(Encoder):
-    """Encoder of images, videos or recordings on a graph; its output is that of the heads.
+    """Encoder of images, videos or audio whose graph also computes the outputs of the heads.
 
-    It has classes, and an embedding if the graph returns one.
+    The output of an item is its class logits, its embedding, or both, depending on the outputs of
+    the graph.
     """
 
     def __init__(self, graph: Session, settings: RunSettings) -> None:
@@ -412,12 +417,12 @@ class GraphMediaEncoder(Encoder):
         self.graph, self.names = graph, [n for n in (LOGITS, EMBEDDING) if n in graph.outputs]
         self.heads["classes"] = self.heads["ctc"] = PassThroughHead()
         self.anchor = nn.Parameter(torch.zeros(0))
-        """Empty parameter, from which callers find the device of the model."""
+        """Empty parameter from which callers determine the device of the model."""
 
     def forward(
         self, given: ImageBatch | AudioBatch, layout: Layout, segments_N: Tensor | None = None
     ) -> Tensor:
-        """Return one row per item: its class logits, then its embedding."""
+        """Return one row per item, with its class logits followed by its embedding."""
         found = [self._read(items) for items in graph_batches(given, layout)]
         numbers = np.concatenate([places for places, _ in found])
         rows = np.concatenate([np.concatenate([x[n] for n in self.names], 1) for _, x in found])
@@ -445,7 +450,7 @@ class GraphMediaEncoder(Encoder):
         return {"classes": x_ND[:, : self.n_classes]}
 
     def cosine_head(self, scale: float) -> Callable[[Tensor], Tensor]:
-        """Return the head unchanged, because the graph has already applied the scale."""
+        """Return the head unchanged, because the graph has already applied the cosine scale."""
         return self.heads["classes"]
 
     def pooled(self, x_ND: Tensor, layout: Layout) -> Tensor:
@@ -453,7 +458,7 @@ class GraphMediaEncoder(Encoder):
 
 
 class GraphCtcEncoder(GraphMediaEncoder, AudioEncoder):
-    """Speech encoder on a graph; its output is that of the CTC head, one row of logits per
+    """Speech encoder whose graph also computes the output of the CTC head, one row of logits per
     frame."""
 
     def forward(
@@ -474,7 +479,8 @@ class GraphCtcEncoder(GraphMediaEncoder, AudioEncoder):
 def graph_batches(
     given: ImageBatch | AudioBatch, layout: Layout
 ) -> Iterator[tuple[list[int], list[GraphArray]]]:
-    """Split a flat batch into batches for the graph; yield the indices and the items of each."""
+    """Split an unpadded batch into batches for the graph. Yield the indices and the items of
+    each."""
     if isinstance(given, ImageBatch):
         assert given.order_N is None, "images of one size"
         (group,) = given.groups

@@ -1,4 +1,5 @@
-"""`headway export --to onnx`: writes graphs for onnxruntime and other programs that read ONNX."""
+"""Export to ONNX (`headway export --to onnx`): write graphs for onnxruntime and other programs that
+read ONNX."""
 
 from __future__ import annotations
 
@@ -33,18 +34,21 @@ from headway.settings.model import AudioEncoderSettings, AudioSeq2SeqSettings
 from headway.tasks.loaded_run import LoadedRun
 
 OPSET = 20
-"""Version of the ONNX operator set, which onnxruntime supports since 1.17."""
+"""Version of the ONNX operator set. onnxruntime supports it since version 1.17."""
 
 MADE_BY = "pkg.torch.onnx.class_hierarchy"
-"""Metadata key in which torch's exporter stores the module classes that an operator comes from."""
+"""Metadata key in which torch's exporter stores the module classes that an operator was exported
+from."""
 
 ONE_FILE = 1_800_000_000
-"""Limit on the bytes of weights inside the `.onnx` file. Larger weights get a file of their own,
-because the format is limited to 2 GB."""
+"""Maximum size in bytes of the weights inside the `.onnx` file.
+
+Larger weights get a separate file, because the format is limited to 2 GB.
+"""
 
 
 def write(run: LoadedRun, out: Path, *, int8: bool) -> None:
-    """Write one file per graph, and the settings and the tokenizer for `--engine onnx`."""
+    """Write one file per graph, and the settings and tokenizer for `--engine onnx`."""
     for package in ("onnx", "onnxruntime", "onnxscript"):
         needs(package, "onnx")
     made = [(graph, export_program(graph)) for graph in graphs_of(run.model, run.settings)]
@@ -69,7 +73,7 @@ def prove(run: LoadedRun, out: Path, sentences: Sequence[str], *, int8: bool) ->
 
 
 def _facts(run: LoadedRun, graph: Graph) -> dict[str, str]:
-    """Metadata that is stored in an ONNX file."""
+    """Return the metadata that is stored in an ONNX file."""
     facts: dict[str, Any] = {"headway_version": __version__, "task": run.settings.task}
     if run.settings.labels:
         facts["labels"] = json.dumps(run.settings.labels, ensure_ascii=False)
@@ -115,7 +119,7 @@ def _write_graph(
 
 
 def _of_fronts(model: Any) -> list[str]:
-    """Names of the operators in the input layers for images and audio."""
+    """Return the names of the operators in the input layers for images and audio."""
     names = [cls.__qualname__ for cls in (ImageFront, AudioFront)]
     made_by = {node.name: node.metadata_props.get(MADE_BY, "") for node in model.graph}
     return [node for node, classes in made_by.items() if any(name in classes for name in names)]
@@ -127,7 +131,7 @@ def _n_bytes(graph: Graph) -> int:
 
 
 def _name_axes(model: Any, graph: Graph) -> None:
-    """Rename dynamic axes to our names in place of torch's numbers."""
+    """Rename dynamic axes from torch's numbered symbols to the names in the graph."""
     names: dict[str, str] = {}
     for value in model.graph.inputs:
         for axis, name in graph.axes[value.name].items():
@@ -163,7 +167,7 @@ def _quiet() -> Iterator[None]:
 
 
 def quantise(whole: Path, path: Path, *, large: bool, leave: Collection[str] = ()) -> None:
-    """Quantize weights to 8 bits with one scale per column; activations are quantized at run time.
+    """Quantize weights to 8 bits with one scale per column. Activations are quantized at run time.
 
     Weights are unsigned, because signed products overflow on CPUs without VNNI. Embeddings, norms,
     products inside attention, and the operators in `leave` are not quantized.
@@ -188,8 +192,7 @@ def _plain_products(graph: Any) -> None:
     """Replace Gemm operators with a stored matrix by MatMul and Add, with a transposed copy of the
     matrix.
 
-    The quantizer also does this, but transposes the matrix in place, although embeddings may share
-    it.
+    The quantizer would transpose the matrix in place, although the embeddings may share it.
     """
     helper, arrays = needs("onnx.helper", "onnx"), needs("onnx.numpy_helper", "onnx")
     stored = {tensor.name: tensor for tensor in graph.initializer}

@@ -1,6 +1,6 @@
 """Run an ONNX file in onnxruntime, after checking that it belongs to the run.
 
-A graph of another model would return wrong outputs without an error.
+Without the check, a graph of another model would return wrong outputs without an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headway.settings.task_rows import spec_of
 
 
 class Session:
-    """Loaded ONNX graph: arrays by name in, all outputs by name out."""
+    """Loaded ONNX graph. Maps input arrays by name to all outputs by name."""
 
     def __init__(self, path: Path) -> None:
         runtime = needs("onnxruntime", "onnx")
@@ -41,8 +41,10 @@ class Session:
         self.outputs = {value.name: value.shape for value in self.session.get_outputs()}
 
     def call(self, inputs: Mapping[str, GraphArray]) -> dict[str, GraphArray]:
-        """Run the graph. Inputs that it does not have are ignored, because no output depends on
-        them."""
+        """Run the graph, and return all outputs by name.
+
+        Inputs that the graph does not have are ignored, because no output depends on them.
+        """
         known = {name: x for name, x in inputs.items() if name in self.inputs}
         return dict(zip(self.outputs, self.session.run(list(self.outputs), known), strict=True))
 
@@ -62,17 +64,18 @@ class Session:
 
     @property
     def n_positions(self) -> int | None:
-        """Maximum number of tokens of a text. None: no limit."""
+        """Maximum number of positions of a text; None means no limit."""
         end = self.facts.get("max_positions")
         return None if end is None else int(end)
 
 
 SPARE = (STATES, TRANSITIONS, CROSS_HEADS)
-"""Optional outputs, which not all exported graphs have."""
+"""Names of optional outputs, which an exported graph may lack."""
 
 
 def expected_graphs(settings: RunSettings) -> dict[str, Graph]:
-    """Graphs that an export of the run would have, by name; built without weights."""
+    """Return the graphs that an export of the run would have, by name. They are built without
+    weights."""
     assert settings.model is not None
     model = build_model(settings.model, device="meta")
     with torch.device("meta"):
@@ -80,7 +83,7 @@ def expected_graphs(settings: RunSettings) -> dict[str, Graph]:
 
 
 def check_graph(path: Path, wanted: Graph, graph: Session, settings: RunSettings) -> None:
-    """Raise an error if a file belongs to another task or model, or is another graph of this
+    """Raise an error if a file belongs to another task or model, or is another graph of the same
     model."""
     task = graph.facts.get("task")
     if task != settings.task:
