@@ -1,2 +1,2 @@
-"""Self-contained HTML pages: the sources of their scripts and styles (see `README.md`), and the
-code that adds the data."""
+"""Self-contained HTML pages: their scripts and styles (see `README.md`), and the code that embeds
+the data."""

@@ -1,7 +1,7 @@
-"""Make a self-contained HTML file from the sources in this folder and packed data.
+"""Build a self-contained HTML file from the sources in this folder and packed data.
 
-The page makes no network requests. Scripts are allowed by the hash of their text, so that nothing
-else can run in the page.
+The page makes no network requests. Scripts are allowed by the hash of their text, so that no other
+script can run in the page.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent
 
 COMMENT = re.compile(r"^[ \t]*(?://.*|/\*(?:[^*]|\*(?!/))*\*/)[ \t]*$", re.MULTILINE)
-"""Comments on lines of their own.
+"""Comments on lines of their own. Pages omit them and the indentation, which makes pages a tenth
+smaller.
 
-They and indentation are removed from pages, which makes them a tenth smaller. No string of the
-sources spans several lines, so none can match.
+No string in the sources spans several lines, so the pattern cannot match inside one.
 """
 
 
@@ -30,10 +30,14 @@ def page_data(
     run: Mapping[str, object],
     order: Collection[str],
 ) -> dict[str, object]:
-    """Assemble the data of a page, which is then packed with `pack` or sent to a live page.
+    """Return the data of a page, which `pack` compresses or the server sends to a live page.
 
-    `README.md` describes the data of a look. `shared` has the sections that all looks share, `run`
-    the facts about the model in the header, `order` the names of the tabs.
+    Args:
+        title: Title of the page.
+        looks: Data of each look, as described in `README.md`.
+        shared: Sections that all looks share.
+        run: Facts about the model, for the page header.
+        order: Names of the tabs, in their order.
     """
     return {
         "title": title,
@@ -45,9 +49,14 @@ def page_data(
 
 
 def page_html(title: str, packed: str, panels: Collection[str], live: bool = False) -> str:
-    """Make the HTML of a page from the names of its panels and the packed data.
+    """Return the HTML of a page.
 
-    A `live` page may connect to the server that it came from, and to no other.
+    Args:
+        title: Title of the page.
+        packed: Data of the page, as returned by `pack`.
+        panels: Names of the panels to include.
+        live: Whether the page may connect to the server that it came from. It may never connect to
+            another server.
     """
     texts = scripts(panels, live)
     style = [FOLDER / "style.css", *_files(panels, "css")]
@@ -62,9 +71,10 @@ def page_html(title: str, packed: str, panels: Collection[str], live: bool = Fal
 
 
 def scripts(panels: Collection[str], live: bool = False) -> list[tuple[str, str]]:
-    """Name and text of each script: the core, each panel in its own block, then main.
+    """Return the name and text of each script: the core, the panels, then main.
 
-    A syntax error in a panel therefore affects only that panel.
+    Each panel has its own script element, so a syntax error in one panel does not affect the
+    others. The core and main have no name.
     """
     core = "\n".join(map(_compact, sorted(FOLDER.glob("core/*.js"))))
     found = [("", core)]
@@ -86,8 +96,11 @@ def _compact(path: Path) -> str:
 
 
 def policy(sources: Sequence[str], live: bool = False) -> str:
-    """Content Security Policy: the page may run exactly these scripts and show embedded media,
-    nothing else."""
+    """Return the Content Security Policy of a page.
+
+    The page may run exactly the scripts in `sources` and show embedded media. A `live` page may
+    also connect to its own server.
+    """
     hashes = " ".join(f"'sha256-{_hash(text)}'" for text in sources)
     connect = "'self'" if live else "'none'"
     return (

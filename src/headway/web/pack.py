@@ -1,7 +1,8 @@
-"""Pack the data of a page into one string: a JSON header and binary arrays, deflated, in base64.
+"""Pack the data of a page into one string: a JSON header and binary arrays, compressed with deflate
+and encoded in base64.
 
-Attention as JSON numbers would be fifty times larger than in eight bits. Base64 also ensures that
-no text of a model can end the script element that holds it.
+Attention weights written as JSON numbers would be fifty times larger than with eight bits each.
+Base64 also ensures that no text of a model can close the script element that contains it.
 """
 
 from __future__ import annotations
@@ -31,8 +32,7 @@ LARGEST_HALF = 65504.0
 """Largest finite number of IEEE 754 half precision."""
 
 ALIGNED = 4
-"""Alignment of arrays in bytes: a typed array of 32-bit numbers must begin at a multiple of its
-element size."""
+"""Alignment of arrays in bytes. A typed array of 32-bit numbers must begin at a multiple of 4."""
 
 DATA = re.compile(r'<script[^>]* id="data"[^>]*>([^<]*)</script>')
 
@@ -41,17 +41,18 @@ DATA = re.compile(r'<script[^>]* id="data"[^>]*>([^<]*)</script>')
 class PackedArray:
     """Array that is stored as bytes and becomes a typed array with a shape in the page.
 
-    `u8` is linear between the lowest and the highest value, with an error of at most 1/510 of their
-    distance. `sqrt8` is finer near the lowest value, with an error of at most 1/255, for weights
-    that are mostly small. `f16` has three digits and becomes `f32` if a value does not fit.
+    The kind `u8` is linear between the lowest and the highest value, with a maximum error of 1/510
+    of their difference. `sqrt8` is for weights that are mostly small: it is finer near the lowest
+    value, with a maximum error of 1/255. `f16` has three significant digits, and becomes `f32` if a
+    value does not fit.
     """
 
     values: Any
     kind: str = "u8"
     ends: tuple[float, float] | None = None
-    """Values at the ends of the 8-bit scale; None: the lowest and the highest value.
+    """Values at the ends of the 8-bit scale; None for the lowest and the highest value.
 
-    A wider scale is coarser and compresses better.
+    A wider scale is coarser but compresses better.
     """
 
     def numpy(self) -> np.ndarray:
@@ -97,7 +98,7 @@ class _Writer:
 def _encode(
     values: np.ndarray, kind: str, ends: tuple[float, float] | None
 ) -> tuple[np.ndarray, str, float, float]:
-    """Return the codes of the values, the encoding that was used, and the ends of the scale."""
+    """Return the encoded values, the encoding that was used, and the two ends of the scale."""
     if kind == "f16" and values.size and float(np.abs(values).max()) > LARGEST_HALF:
         kind = "f32"
     if kind not in ("u8", "sqrt8"):
@@ -113,8 +114,8 @@ def _encode(
 
 
 def pack(tree: Any) -> str:
-    """Pack dicts, lists, strings, numbers and `PackedArray`s into one text, for `unpack` and for
-    the page.
+    """Pack dicts, lists, strings, numbers and `PackedArray`s into one text, which `unpack` and the
+    page can read.
 
     Numbers that are not finite become null.
     """
@@ -127,7 +128,7 @@ def pack(tree: Any) -> str:
 
 
 def unpack(text: str) -> Any:
-    """Unpack the data of a page or of a packed string; `PackedArray`s become NumPy arrays."""
+    """Return the data of a page or of a packed string. `PackedArray`s become NumPy arrays."""
     found = DATA.search(text)
     raw = zlib.decompress(base64.b64decode(found[1] if found else text))
     (size,) = struct.unpack_from("<I", raw)
