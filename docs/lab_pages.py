@@ -28,7 +28,7 @@ IMAGES = ROOT / "docs" / "images"
 MADE = "<!-- Made by docs/lab_pages.py: change the code. -->\n"
 SIGNS = {"supported": "✓ supported", "refuted": "✗ refuted", "undecided": "? undecided",
          "cannot tell": "– cannot tell"}  # fmt: skip
-STANCES = {"agrees": "agrees", "disagrees": "disagrees", "open": "not decided here",
+STANCES = {"agrees": "agrees", "disagrees": "disagrees", "open": "undecided here",
            "differs": "different finding", "context": "background"}  # fmt: skip
 KEPT = ("size", "seeds", "first_seed", "data", "minutes", "cpu_minutes", "machine", "versions",
         "date")  # fmt: skip
@@ -39,8 +39,8 @@ ROWS = 3
 """Number of further effects in the table of a page. All of them are on `lab.html`."""
 
 INTRO = """
-Each question below is a small experiment: it trains models on your own machine and ends with an
-answer, a figure and a control.
+Each question below has a small experiment that you can run on your own machine. Most experiments
+train small models. Each one ends with an answer, figures and control measurements.
 
 ![Terminal: headway lab shift prints the question, the verdict, the answer and the measured
 numbers](../images/lab-command.png)
@@ -52,10 +52,10 @@ METHOD = """
 ## Run an experiment
 
 ```sh
-headway lab                      # the questions, and how long each takes
-headway lab residuals            # run one, by its name or number: minutes on two cores
+headway lab                      # list the questions and their run times
+headway lab residuals            # run one by name or number: minutes on two cores
 headway lab residuals --full     # larger models and data: hours on a CPU, minutes on a GPU
-headway lab --all                # all of them, and an index page
+headway lab --all                # run all experiments and write an index page
 ```
 
 ```py
@@ -65,35 +65,42 @@ result = run_experiment("shift", out="lab/shift")
 print(result.verdict, result.answer, result.measured)
 ```
 
-The output folder (`lab/residuals`, or `--out`) has `verdict.json`, `numbers.json` and `lab.html`,
-a page with all figures that works offline. To resume a stopped run, or to add seeds
-(`--seeds 9`), repeat the command.
+The output folder (`lab/residuals`, or the folder given with `--out`) contains `verdict.json`,
+`numbers.json` and `lab.html`. This page shows all figures and works offline. To resume a stopped
+run, or to add seeds (`--seeds 9`), repeat the command.
 
 ## How a verdict is reached
 
-Each page names the claim that was tested. The verdict is about this claim:
+Each page states the claim that was tested. The verdict on this claim is one of the following:
 
 - **supported** or **refuted**: the whole 95 % interval over seeds (Student's t) is on one side of
-  the bar, and all controls came out as they must.
-- **undecided**: more seeds may decide it.
-- **cannot tell**: the task is too easy or too hard, so a small difference means nothing.
+  the threshold, and all controls passed.
+- **undecided**: the interval contains the threshold, only one seed was run, or a control failed.
+  More seeds may lead to a verdict unless a control failed.
+- **cannot tell**: the task is too easy or too hard to show a difference.
 
-Five seeds, the default, find an effect of 1.7 standard deviations in 80 % of cases; three seeds
-find one of 3.3. Quick runs only show what small models on little data do.
+With five seeds, the default, an effect of 1.7 standard deviations is detected in 80 % of cases.
+With three seeds, the effect must be 3.3 standard deviations. Quick runs only show how small
+models behave on little data.
 
 ## Method and its history
 
-Bars come from the literature or from expectations named beforehand; where neither named a number,
-they are our judgement. Designs were tried on seeds 1 to 3, and some bars were moved after a look
-at those numbers. Then everything was fixed and run on seeds that had no part in any design. By
-the earlier bars only the verdict of `optimal` would differ.
+Thresholds come from the literature or from expectations that were stated beforehand. Where
+neither gave a number, we chose one. Designs were tested on seeds 1 to 3, and some thresholds were
+changed after these results were known. Then everything was fixed and run on seeds that had not
+been used for any design. With the earlier thresholds, only the verdict of `optimal` would differ.
 
-Some experiments were redesigned later and run on new seeds: `roles` and `frequencies` (the tasks
-were too easy), `maps` (each map is judged by itself), `shift` (it checks the encoding of a model),
-`optimal` (separate models with no, one and many heads) and `overfitting` (more checkpoints). The
-timing in `parallelism` and the control of `shift` were corrected after a first run. `roles`,
-`frequencies` and `maps` have not been run in full since. Of sixteen 95 % intervals, one may well
-miss the true value.
+Some experiments were redesigned later and run on new seeds:
+
+- `roles` and `frequencies`: the earlier tasks were too easy.
+- `maps`: each map has a verdict of its own.
+- `shift`: the experiment checks the encoding that a model uses.
+- `optimal`: separate models are trained with no, one and many heads.
+- `overfitting`: the loss is measured at more checkpoints.
+
+The timing in `parallelism` and the control of `shift` were corrected after a first run. `roles`,
+`frequencies` and `maps` have not been run in full since their redesign. Among sixteen 95 %
+intervals, one may well miss the true value.
 """
 
 
@@ -191,15 +198,15 @@ def page(entry: ExperimentEntry) -> str:
     verdict: Verdict = experiment.judge(kept["found"])
     figure = experiment.figures(kept["found"])[0]
     others = "".join(
-        f" (**{SIGNS[experiment.judge(other['found']).verdict]}** by a {evidence(entry, other)})"
+        f"; **{SIGNS[experiment.judge(other['found']).verdict]}** by a {evidence(entry, other)}"
         for other in results[1:]
     )
     lines = [
         MADE, f"# {entry.question}\n", f"**{verdict.answer}**\n", f"{verdict.measured}\n",
         f"![{alt(figure)}](../images/lab-{entry.name}.png)\n",
         "## Method\n",
-        f"The claim, **{SIGNS[verdict.verdict]}** by a {evidence(entry, kept)}{others}: "
-        f"{experiment.hypothesis}\n",
+        f"Claim: {experiment.hypothesis}\n",
+        f"Verdict: **{SIGNS[verdict.verdict]}** by a {evidence(entry, kept)}{others}.\n",
         *(f"{text}\n" for text in experiment.method),
         "## Control\n", f"{experiment.control}\n",
         *(f"- {'passed' if one.passed else '**failed**'}: {one.said}" for one in verdict.controls),

@@ -51,28 +51,30 @@ WAY = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 class AveragingExperiment(Experiment):
     hypothesis = (
-        "Averaging checkpoints helps because weights jitter while the learning rate is above zero, "
-        "so it gains more with a constant learning rate than with one that decays to zero."
+        "Averaging checkpoints helps because the weights jitter while the learning rate is above "
+        "zero. The gain is therefore larger with a constant learning rate than with one that "
+        "decays to zero."
     )
     method = (
-        "One model is trained three times from the same initial weights: with a constant learning "
-        "rate, with one that falls with the inverse square root of the step, as in the paper, and "
-        "with one that decays linearly to zero. The validation loss of the last checkpoint is "
-        "compared with that of the mean of the last 2, 4, 8 and 16.",
-        "Quick: a character-level language model of Shakespeare. Full: a larger model, trained "
-        "longer. With --data: translation from German to English.",
+        "A model is trained three times from the same initial weights. The learning rate is "
+        "constant, falls with the inverse square root of the step (as in the paper), or decays "
+        "linearly to zero. The validation loss of the last checkpoint is compared with the loss "
+        "of the averaged weights of the last 2, 4, 8 and 16 checkpoints.",
+        "Quick runs train a character-level language model on Shakespeare. Full runs train a "
+        "larger model for longer. With --data, a translator from German to English is trained.",
     )
     control = (
-        "The mean of 8 checkpoints must be better than they are on average. The mean of two models "
-        "from different seeds must be far worse than both."
+        "The averaged weights of 8 checkpoints must have a lower loss than these checkpoints "
+        "have on average. The averaged weights of two models from different seeds must have a "
+        "much higher loss than either model."
     )
     literature = (
         Citation("Popel, tensor2tensor issue 473", "Averaging gains about 0.3 BLEU, and more early "
                  "in training."),
-        Citation("fairseq issue 732", "Averaging gains nothing on a run whose learning rate was "
+        Citation("fairseq issue 732", "Averaging gains nothing if the learning rate has been "
                  "decayed well."),
-        Citation("Izmailov et al. 2018", "The mean of weights along the trajectory is in a flatter "
-                 "part of the basin than the last weights."),
+        Citation("Izmailov et al. 2018", "The mean of the weights along the training trajectory "
+                 "is in a flatter region of the loss surface than the final weights."),
     )  # fmt: skip
     pieces = (6, 6)
 
@@ -99,9 +101,10 @@ class AveragingExperiment(Experiment):
         gains = {name: [one["mean"][name]["1"] - one["mean"][name][eight] for one in found]
                  for name in SCHEDULES}  # fmt: skip
         less = [a - b for a, b in zip(gains["constant"], gains["linear"], strict=True)]
-        effect = Effect.over(less, f"gain of averaging {TAKEN}, constant learning rate minus decay "
-                             "to zero", "nats per token")  # fmt: skip
-        gain = Effect.over(gains["constant"], f"gain of averaging {TAKEN}, constant learning rate",
+        effect = Effect.over(less, f"gain of averaging {TAKEN} checkpoints, constant learning "
+                             "rate minus decay to zero", "nats per token")  # fmt: skip
+        gain = Effect.over(gains["constant"], f"gain of averaging {TAKEN} checkpoints, constant "
+                                              "learning rate",
                            "nats per token")  # fmt: skip
         over_members = [
             sum(one["members"]["constant"]) / len(one["members"]["constant"])
@@ -113,18 +116,19 @@ class AveragingExperiment(Experiment):
         controls = [
             Control(
                 name="the mean is better than its members", passed=min(over_members) > 0,
-                said=f"the mean of {TAKEN} checkpoints is better than they are on average by at "
-                f"least {min(over_members):.3f} nats.",
+                said=f"the loss of the averaged weights of {TAKEN} checkpoints is at least "
+                f"{min(over_members):.3f} nats lower than the mean loss of these checkpoints.",
             ),
             Control(
                 name="two seeds cannot be averaged", passed=min(apart) > 0.1,
-                said="the mean of two models from different seeds is worse than both by at least "
-                f"{min(apart):.2f} nats.",
+                said="the loss of the averaged weights of two models from different seeds is at "
+                f"least {min(apart):.2f} nats higher than that of either model.",
             ),
         ]  # fmt: skip
         more = [
             gain,
-            *(Effect.over(gains[name], f"gain of averaging {TAKEN}, {SCHEDULES[name]}",
+            *(Effect.over(gains[name], f"gain of averaging {TAKEN} checkpoints, "
+                                       f"{SCHEDULES[name]}",
                           "nats per token") for name in ("inverse-sqrt", "linear")),
             Effect.over([one["mean"]["constant"]["1"] - one["ema"] for one in found],
                         "gain of a moving average of the weights, constant learning "
@@ -148,13 +152,13 @@ class AveragingExperiment(Experiment):
                 "zero."
             )
         answers = OutcomeSentences(
-            supported="Weights jitter around a good point while the learning rate is high; "
-            "averaging cancels the jitter, and gains less once the rate has decayed to zero.",
+            supported="Averaging cancels the jitter of the weights while the learning rate is "
+            "high; it gains less once the learning rate has decayed to zero.",
             refuted=refuted,
             undecided="These runs do not show whether averaging gains more with a constant "
             "learning rate than with one that decays to zero.",
-            changes="Checkpoints so far apart that the loss still falls between them; smaller "
-            "steps or larger batches, which jitter less.",
+            changes="The gain may differ for checkpoints so far apart that the loss still falls "
+            "between them, and for smaller steps or larger batches, which reduce the jitter.",
         )
         return decide(word, effect, answers, controls, more)
 

@@ -69,28 +69,30 @@ THRESHOLDS = (1.0, 2.0, 4.0, 8.0)
 
 class BeamExperiment(Experiment):
     hypothesis = (
-        "A beam of 4 prunes by rank, but nearly all hypotheses that it prunes could not win, and "
-        "the most probable output is not a better translation."
+        "Beam search of width 4 prunes hypotheses by rank, but almost none of the pruned "
+        "hypotheses could still have won, and the most probable output is not a better "
+        "translation."
     )
     method = (
-        "The German-English translator that comes with headway translates sentences that it has "
-        "never seen, with beams of several widths. Each seed uses other sentences. With --data a "
-        "model is first trained on your pairs.",
-        "The most probable output is found by depth-first search (Stahlberg and Byrne 2019): every "
-        "further token lowers the probability, so a hypothesis below the best finished output can "
-        "be dropped. Which hypotheses that the beam pruned could still have won?",
+        "The German-English translator shipped with headway translates unseen sentences with "
+        "several beam widths. Each seed uses different sentences. With --data, a model is first "
+        "trained on your pairs.",
+        "An exact depth-first search (Stahlberg and Byrne 2019) finds the most probable output. "
+        "Every further token lowers the probability of a hypothesis, so a hypothesis that is "
+        "less probable than the best finished output can be dropped. The experiment counts how "
+        "many hypotheses pruned by the beam could still have won.",
     )
     control = (
-        "No beam may find a more probable output than the exact search, and wider beams must find "
-        "more probable ones."
+        "No beam search may find a more probable output than the exact search, and wider beams "
+        "must find more probable outputs."
     )
     literature = (
-        Citation("Stahlberg, Byrne 2019", "The most probable output is empty for more than half of "
-                 "long news sentences, and beams mostly miss it.", "differs"),
-        Citation("Koehn, Knowles 2017", "Translation quality peaks at narrow beams and falls with "
-                 "wide ones."),
-        Citation("Freitag, Al-Onaizan 2017", "Dropping hypotheses far below the best one makes "
-                 "search up to 43 % faster without loss of quality."),
+        Citation("Stahlberg, Byrne 2019", "For more than half of long news sentences the most "
+                 "probable output is empty, and beam search usually misses it.", "differs"),
+        Citation("Koehn, Knowles 2017", "Translation quality is best with narrow beams and falls "
+                 "with wide ones."),
+        Citation("Freitag, Al-Onaizan 2017", "Dropping hypotheses that score far below the best "
+                 "one makes the search up to 43 % faster without loss of quality."),
     )  # fmt: skip
     pieces = (1, 1)
 
@@ -136,7 +138,7 @@ class BeamExperiment(Experiment):
         )  # fmt: skip
         hopeless = Effect.over(
             [100 * value for value in per_seed(found, "cut", "hopeless")],
-            "share of pruned hypotheses that could not win", "%",
+            "share of pruned hypotheses that could not have won", "%",
         )  # fmt: skip
         widths = sorted((k for k in found[0]["log_prob"] if k.isdecimal()), key=int)
         log_probs = [mean(found, "log_prob", width) for width in widths]
@@ -155,27 +157,29 @@ class BeamExperiment(Experiment):
             Control(
                 name="wider beams find more",
                 passed=all(b > a - 1e-3 for a, b in pairwise(log_probs)),
-                said=f"the mean log-probability of an output rises from {rounded(log_probs[0])} "
-                f"(greedy) to {rounded(log_probs[-1])} nats (beam {widths[-1]}).",
+                said="the mean log-probability of the outputs rises from "
+                f"{rounded(log_probs[0])} (greedy) to {rounded(log_probs[-1])} nats (beam "
+                f"{widths[-1]}).",
             ),
             Control(
                 name="the trees add up", passed=counted,
-                said="every scored continuation is ruled out, listed or counted as rest, in every "
-                "step." if counted else "some continuations of a step are not accounted for.",
+                said="in every step, each scored continuation is ruled out, listed or counted "
+                "with the rest." if counted
+                else "some continuations of a step are not accounted for.",
             ),
             Control(
                 name="the exact search finishes", passed=solved >= 0.9,
-                said=f"it proved its output to be the best for at least {100 * solved:.0f} % of "
-                    "the sentences.",
+                said="the exact search proved that its output is the most probable one for at "
+                    f"least {100 * solved:.0f} % of the sentences.",
             ),
         ]  # fmt: skip
         more = [
             hopeless,
             Effect.over([100 * (one["better"] - one["worse"]) for one in found],
-                        "sentences that the exact search makes better (by chrF) minus those that "
-                        "it makes worse", "%"),
+                        "sentences that the exact search translates better (by chrF) minus "
+                        "sentences that it translates worse", "%"),
             Effect.over([100 * v for v in per_seed(found, "missed", "1")],
-                        "sentences whose best output is missed by greedy search", "%"),
+                        "sentences whose most probable output is missed by greedy search", "%"),
             Effect.over([100 * v for v in per_seed(found, "by_length", "shorter")],
                         "the same for the shorter half of the sentences", "%"),
             Effect.over([100 * v for v in per_seed(found, "by_length", "longer")],
@@ -192,16 +196,16 @@ class BeamExperiment(Experiment):
         word = all_of(effect.below(MIN_DIFFERENCE), hopeless.above(80.0))
         answers = OutcomeSentences(
             supported="Nothing that matters: beam search misses the most probable output of some "
-            "sentences, but the translations would not be better with it.",
+            "sentences, but these outputs would not be better translations.",
             refuted="It loses quality: an exact search gives better translations."
             if effect.below(MIN_DIFFERENCE) == "refuted"
             else "It drops many hypotheses that could still have won.",
             undecided="These sentences do not show whether pruning loses quality.",
-            numbers=f"Beam {BEAM} misses the most probable output of "
-            f"{100 * mean(found, 'missed', beam):.0f} % of the sentences; "
-            f"{hopeless.value:.0f} % of the pruned hypotheses could not win.",
-            changes="Long sentences and uncertain models: there the most probable output is often "
-            "far too short or empty.",
+            numbers=f"Beam search of width {BEAM} misses the most probable output of "
+            f"{100 * mean(found, 'missed', beam):.0f} % of the sentences; {hopeless.value:.0f} % "
+            "of the pruned hypotheses could not have won.",
+            changes="The answer may differ for long sentences and uncertain models, whose most "
+            "probable output is often empty or far too short.",
         )
         return decide(word, effect, answers, controls, more)
 

@@ -74,8 +74,8 @@ EXPERIMENTS: dict[str, ExperimentEntry] = {
         ),
         ExperimentEntry(
             name="slow-tail", number=6, quick=5, full=100, on_gpu=25,
-            question="Do embeddings store meaning in the slow dimensions of the positional "
-                "encoding?",
+            question="Do embeddings store meaning in the low-frequency dimensions of the "
+                "positional encoding?",
             data="a folder with train.de, train.en, val.de and val.en, such as Multi30k",
         ),
         ExperimentEntry(

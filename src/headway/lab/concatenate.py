@@ -120,23 +120,23 @@ class ConcatenateExperiment(Experiment):
         "embeddings or concatenated with them."
     )
     method = (
-        "Translators of the same size learn the same pairs for the same number of steps. They "
-        "differ in how a token gets its position: added to the embedding, as in the paper; "
-        "concatenated at equal width, in the last 8 or 16 dimensions; concatenated and then "
-        "projected by trained weights; or only in attention scores, as in T5. One model has no "
-        "positions.",
-        "Quick: an artificial language in which the order of words decides their translation. "
-        "Full: German to English, with more variants.",
+        "Translators of the same size are trained on the same pairs for the same number of "
+        "steps. They differ in how they represent positions. The positional encoding is added to "
+        "the embedding (as in the paper), replaces its last 8 or 16 dimensions (concatenation at "
+        "equal width), or is concatenated and then projected by trained weights. One more model "
+        "has positions only in the attention scores, as in T5, and another has no positions.",
+        "Quick runs use an artificial language in which word order determines the translation. "
+        "Full runs translate German to English and compare more variants.",
     )
     control = (
-        "Without positions the loss must be clearly higher. Differences are measured as a share of "
-        "this gain."
+        "Without positions the loss must be clearly higher. The effect is measured relative to "
+        "this difference, the gain from positions."
     )
     literature = (
-        Citation("Ke, He, Liu 2021 (TUPE)", "Words and positions are better kept apart, with their "
-                 "own attention scores: a small gain on GLUE.", "differs"),
-        Citation("nanoGPT issue 83", "Addition can do what concatenation does, because embeddings "
-                 "can avoid the directions of the positional encoding."),
+        Citation("Ke, He, Liu 2021 (TUPE)", "Separate attention scores for words and for "
+                 "positions give a small gain on GLUE.", "differs"),
+        Citation("nanoGPT issue 83", "Addition can represent the same as concatenation, because "
+                 "embeddings can learn to avoid the directions of the positional encoding."),
     )  # fmt: skip
     pieces = (len(QUICK) + 1, len(ARMS) + 1)
 
@@ -158,19 +158,19 @@ class ConcatenateExperiment(Experiment):
         worth = [one["loss"]["none"] - one["loss"]["add"] for one in found]
         effect = Effect.over(
             [100 * one for one in share(found, "beside-16")],
-            "loss concatenated minus added, relative to the gain from positions",
+            "loss with concatenation minus loss with addition, relative to the gain from positions",
             "%",
         )
         control = Control(
             name="positions are needed",
             passed=min(worth) > 0.1,
             said=f"without positions the loss is at least {min(worth):.2f} nats per token higher "
-            "than with added ones.",
+            "than with added positions.",
         )
         more = [
             Effect.over(worth, "gain from positions", "nats per token"),
             *(Effect.over([one["loss"][arm] - one["loss"]["add"] for one in found],
-                          f"loss, {ARMS[arm][0]}, minus added", "nats per token")
+                          f"loss minus the loss with addition: {ARMS[arm][0]}", "nats per token")
               for arm in found[0]["loss"] if arm not in ("add", "none")),
             Effect.over(per_seed(found, "shared", "learned"),
             "share of the embeddings' variance in "
@@ -186,9 +186,11 @@ class ConcatenateExperiment(Experiment):
             refuted=f"It makes a difference: {better} is better.",
             undecided="These runs do not show which is better: a small difference is neither found "
             "nor ruled out.",
-            numbers=f"With a trained projection of both the loss is {way} than with addition.",
-            changes="Longer sentences, whose positions need more directions; narrow models, in "
-            "which 16 dimensions are many; more training steps.",
+            numbers=f"With concatenation followed by a trained projection, the loss is {way} per "
+            "token than with addition.",
+            changes="The answer may differ for longer sentences, whose positions need more "
+            "dimensions, for narrow models, in which 16 dimensions are a large share, and for "
+            "longer training.",
         )
         return decide(effect.within(100 * EQUAL), effect, answers, [control], more)
 

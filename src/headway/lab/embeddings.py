@@ -56,33 +56,36 @@ ARMS = {
         "vectors", "tuned": "pretrained, fine-tuned", "frozen": "pretrained, frozen",
     "shuffled": "pretrained, assigned to wrong "
         "words", "loud": f"pretrained, {LOUD:.0f} times too large",
-    "taught": "from a translator trained on all pairs",
+    "taught": "from a translator trained on the largest set",
 }  # fmt: skip
 
 
 class EmbeddingsExperiment(Experiment):
     hypothesis = (
-        "Word vectors pretrained on monolingual text improve a translator that has few training "
+        "Word vectors pretrained on monolingual text improve a translator that is trained on few "
         "pairs."
     )
     method = (
-        "Word vectors are computed from the sentences of both languages without their alignment: "
-        "counts of neighbouring words become positive pointwise mutual information, and its "
-        "largest singular directions are the vectors (nearly the same as word2vec). Translators "
-        "start from these vectors or from random ones, with 1,000 pairs and with all. All take "
-        "the same number of steps, and the lowest validation loss counts.",
-        "One matrix serves source, target and output, so frozen vectors also freeze the output "
-        "layer. Quick: German to English, with whole words as tokens. Full: more steps and pairs.",
+        "Word vectors are computed from the sentences of both languages, without the information "
+        "which sentences are translations of each other. Counts of neighbouring words are "
+        "converted to positive pointwise mutual information, and a truncated singular value "
+        "decomposition gives the vectors (similar to word2vec). Translators start from these "
+        "vectors or from random vectors and are trained on 1,000 or more pairs. All of them take "
+        "the same number of steps, and their lowest validation losses are compared.",
+        "The source embeddings, the target embeddings and the output layer share one matrix, so "
+        "freezing the vectors also freezes the output layer. The translators learn German to "
+        "English with whole words as tokens. Full runs use more steps and pairs.",
     )
     control = (
-        "The same vectors assigned to wrong words must not help. Vectors of a translator trained "
-        "on all pairs must help."
+        "The same vectors assigned to the wrong words must not help. Vectors from a translator "
+        "trained on the largest training set must help."
     )
     literature = (
-        Citation("Qi et al. 2018", "Pretrained vectors gain up to 20 BLEU with little data, and "
-                 "little with much data."),
-        Citation("Levy, Goldberg 2014", "Skip-gram vectors factorise shifted pointwise mutual "
-                 "information, so counting works as well.", "context"),
+        Citation("Qi et al. 2018", "Pretrained vectors improve translation by up to 20 BLEU with "
+                 "little data, but hardly with much data."),
+        Citation("Levy, Goldberg 2014", "Skip-gram word vectors implicitly factorise a matrix of "
+                 "shifted pointwise mutual information, so count-based vectors work as well.",
+                 "context"),
     )  # fmt: skip
     pieces = (19, 25)
 
@@ -146,11 +149,13 @@ class EmbeddingsExperiment(Experiment):
             Control(
                 name="vectors at wrong words do not help",
                 passed=mean_of(wrong) < max(LEAST, mean_of(gain[few]) / 2),
-                said=f"the same vectors assigned to wrong words gain {mean_of(wrong):.3f} nats.",
+                said="the gain of the same vectors assigned to the wrong words is "
+                f"{mean_of(wrong):.3f} nats.",
             ),
             Control(
                 name="good vectors help", passed=mean_of(best) > LEAST,
-                said=f"vectors of a translator trained on all pairs gain {mean_of(best):.2f} nats.",
+                said="the gain of vectors from a translator trained on the largest training set "
+                f"is {mean_of(best):.2f} nats.",
             ),
         ]  # fmt: skip
         more = [
@@ -167,15 +172,15 @@ class EmbeddingsExperiment(Experiment):
         much = mean_of(gain[all_])
         fades = "fades" if much < mean_of(gain[few]) / 2 else "does not fade"
         answers = OutcomeSentences(
-            supported="Yes: with few training pairs a translator learns more if it starts from "
-            f"pretrained word vectors, and the gain {fades} with more pairs.",
+            supported="Yes: with few training pairs, a translator that starts from pretrained "
+            f"word vectors learns more, and the gain {fades} with more pairs.",
             refuted="Hardly: pretrained word vectors improve a translator little, even with few "
             "training pairs.",
             undecided="These runs do not show whether pretrained word vectors improve a translator "
             "with few training pairs.",
-            numbers=f"With {int(all_):,} pairs the gain is {much:.3f}.",
-            changes="Vectors from far more text than a few thousand sentences; whole pretrained "
-            "layers instead of word vectors alone.",
+            numbers=f"With {int(all_):,} pairs the gain is {much:.3f} nats per token.",
+            changes="The gain may differ for vectors from far more text than a few thousand "
+            "sentences, and for whole pretrained layers instead of word vectors alone.",
         )
         return decide(effect.above(LEAST), effect, answers, controls, more)
 

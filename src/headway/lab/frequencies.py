@@ -97,25 +97,25 @@ def parts(family: str, seed: int) -> Parts:
 
 class FrequenciesExperiment(Experiment):
     hypothesis = (
-        "Frequencies must be spread evenly over all scales: random ones with that spread work as "
-        "well as the paper's, and linearly spaced ones, which repeat, work worse."
+        "Frequencies must be spread evenly over all scales: random frequencies with this spread "
+        "work as well as the paper's, and linearly spaced frequencies, whose encodings repeat, "
+        "work worse."
     )
     method = (
-        "Small translators learn to reverse strings of 3 to 16 words (full: up to 40), which needs "
-        "exact positions. Each uses another family of frequencies: the paper's geometric one, "
-        "random ones with the same spread (log-uniform), or linearly spaced ones. Losses are "
-        "compared after the same number of steps, before any model has learned the task "
-        "completely.",
-        "The distances between the encodings of positions are computed as well: near positions "
-        "should have near encodings.",
+        "Small translators learn to reverse sequences of 3 to 16 words (up to 40 in full runs), "
+        "a task that needs exact positions. Their frequencies are geometric as in the paper, "
+        "random with the same spread (log-uniform), or linearly spaced. The losses are compared "
+        "after the same number of steps, before any model has learned the task completely.",
+        "The experiment also computes the distances between the encodings of positions: nearby "
+        "positions should have similar encodings.",
     )
     control = (
-        "Without any positions the same model must fail; otherwise the frequencies would not "
-        "matter here."
+        "Without positions the same model must fail; otherwise the frequencies would not matter "
+        "for this task."
     )
     literature = (
-        Citation("Tancik et al. 2020", "For coordinates the spread of frequencies matters, not the "
-                 "exact choice.", part="random"),
+        Citation("Tancik et al. 2020", "For networks whose inputs are coordinates, the spread of "
+                 "the frequencies matters, not their exact distribution.", part="random"),
         Citation("Vaswani et al. 2017", "Learned positions were as good as sinusoids with "
                  "geometric wavelengths (25.7 against 25.8 BLEU).", "context"),
     )  # fmt: skip
@@ -164,7 +164,10 @@ class FrequenciesExperiment(Experiment):
         )  # fmt: skip
         twins = [one["kernel"]["linear"]["twin"] for one in found]
         alias = Effect.over(
-            twins, "linearly spaced: distance to the nearest other position", exact=True
+            twins,
+            "distance from the first encoding to the nearest other one, linearly spaced "
+            "frequencies",
+            exact=True,
         )
         parts: dict[str, VerdictLabel] = {"random": same.below(LEAST), "spaced": worse.above(LEAST)}
         word = all_of(*parts.values())
@@ -181,8 +184,9 @@ class FrequenciesExperiment(Experiment):
             supported="They are spread over all scales: random frequencies with that spread work "
             "as well, and linearly spaced ones, which repeat, work worse.",
             refuted=refuted,
-            changes="Longer sequences, where linearly spaced frequencies repeat; learned "
-            "positions; positions that act inside attention.",
+            changes="The answer may differ for longer sequences, where linearly spaced "
+            "frequencies repeat, for learned positions, and for positions that are applied "
+            "inside attention.",
         )
         return decide(word, effect, answers, [control],
                       [worse if effect is same else same, alias], parts)  # fmt: skip

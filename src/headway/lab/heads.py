@@ -54,27 +54,30 @@ COMES_ALONG = "tatoeba-de-en"
 
 class HeadsExperiment(Experiment):
     hypothesis = (
-        "A trained model needs few of its heads: at least 30 % can be removed, the least important "
-        "first, at almost no loss. Cross-attention needs its heads most."
+        "A trained model does not need all of its heads: at least 30 % can be removed, starting "
+        "with the least important, with almost no increase in loss. Cross-attention depends most "
+        "on its heads."
     )
     method = (
         "A small translator with 4 heads per attention layer learns an artificial language. The "
-        "importance of a head is the gradient of the loss with respect to a gate on it (Michel et "
-        "al. 2019). Then gates are closed one after another, the least important first. Heads were "
-        f"not needed if the loss on new sentences rises by less than {FREE} nats per token in "
-        "total.",
-        "The translator that comes with headway is tested in the same way.",
+        "importance of a head is the gradient of the loss with respect to a gate on the output "
+        "of the head (Michel et al. 2019). Then the gates are closed one after another, starting "
+        "with the least important head. The removed heads count as unnecessary as long as the "
+        f"loss on unseen sentences has risen by less than {FREE} nats per token.",
+        "The German-English translator shipped with headway is tested in the same way.",
     )
     control = (
-        "A model whose heads are cut out of the weights must compute the same as with closed "
-        "gates. Removing the most important quarter must cost more than the least important one."
+        "A model whose heads are removed from the weights must have the same loss as a model "
+        "with closed gates. Removing the most important quarter of the heads must increase the "
+        "loss more than removing the least important quarter."
     )
     literature = (
         Citation("Michel, Levy, Neubig 2019", "After training, 20 to 40 % of the heads can be "
-                 "removed; cross-attention breaks first."),
-        Citation("Voita et al. 2019", "38 of 48 encoder heads can be removed for 0.15 BLEU if the "
-                 "weights are trained together with the gates.", "differs"),
-        Citation("Vaswani et al. 2017", "One head is 0.9 BLEU worse than eight.", "context"),
+                 "removed; cross-attention is most sensitive to the removal."),
+        Citation("Voita et al. 2019", "38 of 48 encoder heads can be removed at a cost of 0.15 "
+                 "BLEU if the weights are trained together with the gates.", "differs"),
+        Citation("Vaswani et al. 2017", "A model with one head is 0.9 BLEU worse than a model "
+                                        "with eight heads.", "context"),
     )  # fmt: skip
     pieces = (6, 8)
 
@@ -145,13 +148,14 @@ class HeadsExperiment(Experiment):
         controls = [
             Control(
                 name="closed gates are heads cut out", passed=apart < 1e-3,
-                said=f"the losses differ by at most {rounded(apart)} nats per token.",
+                said="the losses with removed heads and with closed gates differ by at most "
+                f"{rounded(apart)} nats per token.",
             ),
             Control(
                 name="importance tells heads apart", passed=min(told) > 0,
-                said="removing the most important quarter costs at least "
-                f"{rounded(min(quarter['most']))} nats, the least important one at most "
-                f"{rounded(max(quarter['least']))}.",
+                said="removing the most important quarter of the heads increases the loss by at "
+                f"least {rounded(min(quarter['most']))} nats, removing the least important "
+                f"quarter by at most {rounded(max(quarter['least']))} nats.",
             ),
         ]  # fmt: skip
         whole = {kind: mean(found, "own", "kinds", kind, -1) for kind in KINDS}
@@ -160,7 +164,8 @@ class HeadsExperiment(Experiment):
             [one["own"]["kinds"]["cross"][-1]
              - max(one["own"]["kinds"][kind][-1] for kind in KINDS if kind != "cross")
              for one in found],
-            f"loss without any head, {KINDS['cross']} minus the worse of the others",
+            f"loss with all heads of one type removed, {KINDS['cross']} minus the worse of the "
+            "other types",
             "nats per token",
         )  # fmt: skip
         more = [
@@ -168,7 +173,8 @@ class HeadsExperiment(Experiment):
             Effect.over([100 * v for v in per_seed(found, "comes_along", "free")],
                         f"share of heads that are not needed in {COMES_ALONG}", "%"),
             *(Effect.over([one["own"]["kinds"][kind][-1] - one["own"]["loss"] for one in found],
-                          f"added loss without any head of {name}", "nats per token")
+                          f"increase of the loss when all heads of {name} are removed",
+                          "nats per token")
               for kind, name in KINDS.items()),
             Effect.over([one["loss"]["1"] - one["loss"]["8"] for one in found],
                         "loss with 1 head minus loss with 8, both trained so", "nats per token"),
@@ -179,18 +185,18 @@ class HeadsExperiment(Experiment):
             "×"),
         ]  # fmt: skip
         answers = OutcomeSentences(
-            supported="Fewer than it has: at least 30 % of a trained model's heads can be removed "
-            "at almost no loss, and cross-attention needs its heads most.",
-            refuted="Most of them: less than 30 % of a trained model's heads can be removed at "
-            "almost no loss."
+            supported="Not all: at least 30 % of a trained model's heads can be removed with "
+            "almost no increase in loss, and cross-attention depends most on its heads.",
+            refuted="Most of them: less than 30 % of a trained model's heads can be removed with "
+            "almost no increase in loss."
             if effect.above(30.0) == "refuted"
-            else "Cross-attention is not the part that needs its heads most.",
-            undecided="Some heads can be removed at almost no loss, but trainings differ too much "
-            "in how many.",
-            numbers="Removing all heads of one kind costs most in "
-            f"{KINDS[first]} (loss {whole[first]:.1f} nats).",
-            changes="Larger models and real text have more heads that are not needed; training "
-            "after the removal makes more of them dispensable.",
+            else "Cross-attention is not the part that depends most on its heads.",
+            undecided="Some heads can be removed with almost no increase in loss, but their "
+            "number differs too much between training runs.",
+            numbers=f"Removing all heads of {KINDS[first]} increases the loss most, to "
+            f"{whole[first]:.1f} nats per token.",
+            changes="The share may differ for larger models and for real text. Further training "
+            "after the removal makes more heads dispensable.",
         )
         word = all_of(effect.above(30.0), crossing.above(0.0))
         return decide(word, effect, answers, controls, more)

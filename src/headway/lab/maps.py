@@ -80,27 +80,28 @@ truth."""
 class MapsExperiment(Experiment):
     hypothesis = (
         "Raw attention is misleading: the mean attention of the last layer points at the wrong "
-        "word more often than each of three maps that take into account how attention is used "
-        "(rollout, norms, gradients)."
+        "word more often than each of three maps that also consider how the model uses attention "
+        "(rollout, norms of the added vectors, gradient × input)."
     )
     method = (
-        "A small translator learns an artificial language whose words are reordered, merged and "
-        "split, so the source of every target word is known. For each target word of new "
-        "sentences, a map gives every source word a weight. Precision is the share of target words "
-        "whose source word with the largest weight is correct.",
-        "The best single head is selected on half of the sentences and judged on the others.",
+        "A small translator is trained on an artificial language. Its translation rules reorder, "
+        "merge and split words, so the source of every target word is known. For each target "
+        "word of unseen sentences, a map assigns a weight to every source word. Precision is the "
+        "share of target words for which the source word with the largest weight is correct.",
+        "The best single head is selected on half of the sentences and evaluated on the other "
+        "half.",
     )
     control = (
-        "Random weights, shuffled maps and a head selected in an untrained model must be at "
-        "chance. The head selected in the trained model must be far above it."
+        "Random maps, shuffled maps and a head selected in an untrained model must have the "
+        "precision of chance. The head selected in the trained model must be far above chance."
     )
     literature = (
-        Citation("Kobayashi et al. 2020", "Attention weights times the vectors that they weight "
-                 "align better than the weights alone.", part="norm"),
-        Citation("Abnar, Zuidema 2020", "Attention traced through the layers agrees better with "
-                 "ablation than raw attention.", part="agreement"),
-        Citation("Jain, Wallace 2019", "Attention is often unrelated to gradients, and can be "
-                 "changed without changing the output.", "differs"),
+        Citation("Kobayashi et al. 2020", "Norms of the weighted vectors align words better than "
+                 "the attention weights alone.", part="norm"),
+        Citation("Abnar, Zuidema 2020", "Attention traced through all layers agrees better with "
+                 "ablation than raw attention does.", part="agreement"),
+        Citation("Jain, Wallace 2019", "Attention weights often do not correlate with gradients, "
+                 "and can be changed without changing the output.", "differs"),
     )  # fmt: skip
     pieces = (2, 2)
 
@@ -150,16 +151,17 @@ class MapsExperiment(Experiment):
         best = min(one["p1"]["picked"] / one["chance"] for one in found)
         controls = [
             Control(name="random weights are at chance", passed=off < 3.0,
-                    said=f"a random map is at most {off:.1f} standard errors from chance."),
+                    said=f"the precision of a random map is at most {off:.1f} standard errors "
+                    "from chance."),
             Control(name="shuffled attention is at chance", passed=shuffled < 3.0,
-                    said=f"with shuffled columns the selected head is at most {shuffled:.1f} "
-                    "standard errors from chance."),
+                    said="with shuffled columns, the precision of the selected head is at most "
+                    f"{shuffled:.1f} standard errors from chance."),
             Control(name="an untrained model is at chance", passed=fresh < 2.0,
-                    said="the head selected in a model with random weights is at most at "
-                    f"{fresh:.1f} times chance."),
+                    said="the precision of the head selected in a model with random weights is "
+                    f"at most {fresh:.1f} times chance."),
             Control(name="trained attention contains the alignment", passed=best > 3.0,
-                    said=f"the selected head of the trained model is at least at {best:.1f} "
-                    "times chance."),
+                    said="the precision of the head selected in the trained model is at least "
+                    f"{best:.1f} times chance."),
         ]  # fmt: skip
         more = [one for one in effects.values() if one is not effect]
         more.append(ablated)
@@ -176,16 +178,18 @@ class MapsExperiment(Experiment):
             key=lambda name: mean(found, "p1", name),
         )
         answers = OutcomeSentences(
-            supported="Not without care: three maps that take into account how attention is used "
-            "point at the right word more often.",
-            refuted="Raw attention is not the least reliable map: at least one that should be "
-            "better points at the wrong word more often.",
+            supported="Not without care: three maps that also consider how the model uses "
+            "attention point at the right word more often.",
+            refuted="Raw attention is not the least reliable map: at least one of the maps that "
+            "should be better points at the wrong word more often.",
             undecided="These runs do not show whether other maps point at the right word more "
             "often than raw attention.",
-            numbers=f"Raw attention is right for {mean(found, 'p1', 'last'):.0%} of the words, the "
-            f"best map ({NAMED[top]}) for {mean(found, 'p1', top):.0%}, chance for {chance:.0%}.",
-            changes="Another model: which head is precise and which map is best differs between "
-            "models. Measure a map with `headway truth` before you rely on it.",
+            numbers="Raw attention finds the correct source word for "
+            f"{mean(found, 'p1', 'last'):.0%} of the target words, the best map ({NAMED[top]}) "
+            f"for {mean(found, 'p1', top):.0%}, and random choice for {chance:.0%}.",
+            changes="The answer may differ for another model, because the most precise head and "
+            "the best map differ between models. Measure the precision of a map with `headway "
+            "truth` before you rely on it.",
         )
         parts = {**words, "agreement": ablated.above(0.0)}
         return decide(word, effect, answers, controls, more, parts)

@@ -47,25 +47,27 @@ TINY: dict[str, Any] = {
 
 class OrderExperiment(Experiment):
     hypothesis = (
-        "Without positions an encoder loses the order of its words completely, while a decoder, "
-        "which sees only the tokens before, loses less than a quarter of what it learns."
+        "Without positions, an encoder loses all information about word order, while a decoder, "
+        "which sees only earlier tokens, loses less than a quarter of what it learns."
     )
     method = (
-        "Five tasks are learned with positions and without, with all else equal. An encoder tells "
-        "which of two words comes first, and whether a word is present, which does not depend on "
-        "the order. An encoder-decoder reverses and sorts words. A decoder predicts the next "
-        "character of Shakespeare. The gain from positions is the loss without them minus the loss "
-        "with them.",
+        "Models learn five tasks with and without positions; everything else is equal. Encoders "
+        "predict which of two words comes first and whether a word is present, which does not "
+        "depend on word order. Encoder-decoders reverse and sort words. A decoder predicts the "
+        "next character of Shakespeare. The gain from positions is the loss without positions "
+        "minus the loss with positions. What the decoder learns is measured by how far its loss "
+        "falls below that of character frequencies.",
     )
     control = (
-        "Without positions the encoder must tell equally well whether a word is present. With them "
-        "it must tell which word comes first."
+        "Without positions, the encoder must predict equally well whether a word is present. "
+        "With positions, it must predict which word comes first."
     )
     literature = (
         Citation("Vaswani et al. 2017", "Without recurrence and convolution a model needs explicit "
                  "information about the order.", part="encoder"),
-        Citation("Haviv et al. 2022", "Causal language models without positions are nearly as "
-                 "good: they infer positions from the number of visible tokens.", part="decoder"),
+        Citation("Haviv et al. 2022", "Causal language models without positional encodings are "
+                 "nearly as good: they infer positions from the number of visible tokens.",
+                 part="decoder"),
     )  # fmt: skip
     pieces = (10, 10)
 
@@ -129,13 +131,13 @@ class OrderExperiment(Experiment):
         controls = [
             Control(
                 name="a bag of words shows whether a word is present", passed=max(there) < 0.1,
-                said=f"for telling whether a word is present, positions gain {rounded(max(there))} "
-                     "nats.",
+                said="for predicting whether a word is present, the gain from positions is at "
+                     f"most {rounded(max(there))} nats.",
             ),
             Control(
                 name="the order is known with positions", passed=max(first) < 0.35,
-                said=f"with positions the loss of 'which comes first' is {max(first):.2f} nats; "
-                "guessing has 0.69.",
+                said="with positions, the loss for predicting which word comes first is at most "
+                f"{max(first):.2f} nats; guessing has 0.69 nats.",
             ),
         ]  # fmt: skip
         parts: dict[str, VerdictLabel] = {
@@ -145,17 +147,18 @@ class OrderExperiment(Experiment):
         word = all_of(*parts.values())
         effect = encoder if parts["encoder"] == word else decoder  # the part that decides
         answers = OutcomeSentences(
-            supported="An encoder loses the order of words completely; a decoder, which sees only "
-            "the tokens before, loses little.",
-            refuted="A decoder loses much of what it learns, though it sees only the tokens before."
+            supported="An encoder loses all information about word order; a decoder, which sees "
+            "only earlier tokens, loses little.",
+            refuted="A decoder loses much of what it learns, although it sees only earlier tokens."
             if effect is decoder
             else "An encoder knows the order of words without positions.",
-            undecided="An encoder loses the order of words completely; these runs do not show "
+            undecided="An encoder loses all information about word order; these runs do not show "
             "whether a decoder loses less than a quarter of what it learns."
             if effect is decoder
-            else "These runs do not show whether an encoder loses the order of words completely.",
-            changes="More layers and steps, with which a decoder learns positions by itself; data "
-            "whose order can be guessed from the words.",
+            else "These runs do not show whether an encoder loses all information about word "
+            "order.",
+            changes="The answer may differ with more layers and steps, with which a decoder "
+            "learns positions by itself, and for data in which the words reveal their order.",
         )
         more = [decoder if effect is encoder else encoder]
         more += [worth(task) for task in ("reverse", "sort", "letters", "there")]

@@ -47,20 +47,22 @@ class OverfittingExperiment(Experiment):
         "falling; with much data it does not."
     )
     method = (
-        "A small and a large language model learn little, more and much of Shakespeare (or of the "
-        "text of --data), all for the same number of steps. At twenty checkpoints the loss is "
-        "measured on the training text and on unseen text. The turning point is the checkpoint "
-        "with the lowest loss on unseen text; training past it costs the rise until the end.",
-        "The large model is trained again on little text with dropout, with label smoothing, and "
-        "from weights that were pretrained on other text.",
+        "A small and a large language model are trained on short, medium and long parts of "
+        "Shakespeare (or of the text given with --data), always for the same number of steps. At "
+        "twenty checkpoints the loss is measured on the training text and on unseen text. The "
+        "turning point is the checkpoint with the lowest loss on unseen text. The cost of "
+        "training past this point is the rise of that loss until the end of training.",
+        "The large model is also trained on little text with dropout, with label smoothing, or "
+        "starting from weights that were pretrained on other text.",
     )
     control = (
-        "After the turning point the training loss must still fall; otherwise the model would "
-        "have diverged instead of overfitting."
+        "After the turning point the training loss must continue to fall; otherwise the model "
+        "would have diverged, not overfitted."
     )
     literature = (
-        Citation("Kaplan et al. 2020", "Overfitting depends on data and size together; a larger "
-                 "model needs fewer examples for the same loss.", "context"),
+        Citation("Kaplan et al. 2020", "Overfitting depends on the amount of data and the model "
+                 "size together; a larger model needs fewer examples to reach the same loss.",
+                 "context"),
         Citation("Nakkiran et al. 2019", "Larger models can improve again after overfitting "
                  "(double descent). No model here is that large.", "differs"),
     )  # fmt: skip
@@ -108,7 +110,7 @@ class OverfittingExperiment(Experiment):
                                     "text",
                              "nats per character")  # fmt: skip
         enough = Effect.over([cost(one["curves"][much]) for one in found],
-                             "cost of training past it, much text",
+                             "cost of training past the turning point, much text",
                              "nats per character")  # fmt: skip
         falls = [fall(one["curves"][little]) for one in found]
         control = Control(
@@ -137,10 +139,12 @@ class OverfittingExperiment(Experiment):
               for name in REMEDIES
               if not any(early(one["curves"][key]) for one in found for key in (name, little))),
             *(Effect.over([cost(one["curves"][name]) for one in found],
-                          f"cost of training past it, {REMEDIES[name][0]}", "nats per character")
+                          f"cost of training past the turning point, {REMEDIES[name][0]}",
+                          "nats per character")
               for name in REMEDIES),
             Effect.over([cost(one["curves"][small]) for one in found],
-                        "cost of training past it, small model", "nats per character"),
+                        "cost of training past the turning point, small model",
+                        "nats per character"),
             Effect.over([least(one["curves"][small]) - least(one["curves"][little])
                          for one in found],
                         "reduction of the lowest validation loss by the larger model",
@@ -154,18 +158,20 @@ class OverfittingExperiment(Experiment):
         answers = OutcomeSentences(
             supported="A model overfits when it trains too long on little text; with much text it "
             "does not.",
-            refuted="Not here: longer training costs hardly more with little text than with much."
+            refuted="Not here: longer training costs hardly more with little text than with much "
+            "text."
             if rises == "refuted"
-            else "Much text does not prevent it: its validation loss rises as well.",
-            undecided="With little text it overfits early; these runs do not show whether much "
-            "text prevents it completely."
+            else "Much text does not prevent overfitting: the validation loss rises as well.",
+            undecided="With little text, a model overfits early; these runs do not show whether "
+            "much text prevents overfitting completely."
             if rises == "supported"
             else "These runs do not show whether little text makes a model overfit.",
             numbers=f"With {amounts[0] * SIZE:,} characters the validation loss is lowest {when} "
-            f"step {sum(turns) / len(turns):.0f} (measured every {every:.0f} steps). Reduction of "
-            f"the lowest loss, in nats: {said}.",
-            changes="Fewer steps, which end before the turning point; a far larger model trained "
-            "far longer, whose validation loss may fall again.",
+            f"step {sum(turns) / len(turns):.0f} (measured every {every:.0f} steps). Reduction "
+            f"of the lowest validation loss, in nats per character: {said}.",
+            changes="The answer may differ with fewer steps, which end before the turning point, "
+            "and for a far larger model trained far longer, whose validation loss may fall "
+            "again.",
         )
         word = all_of(effect.above(LEAST), enough.below(LEAST))
         return decide(word, effect, answers, [control], more)

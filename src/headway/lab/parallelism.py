@@ -39,23 +39,24 @@ NAMED = {"transformer": "Transformer", "lstm": "LSTM", "gru": "GRU", "convolutio
 
 class ParallelismExperiment(Experiment):
     hypothesis = (
-        "A Transformer trains faster than an LSTM with equally many parameters if sequences are "
-        "long, and its advantage grows with their length, because the LSTM must wait for each "
-        "token."
+        "On long sequences, a Transformer trains faster than an LSTM with the same number of "
+        "parameters. Its advantage grows with the length of the sequences, because the LSTM must "
+        "process the tokens one after another."
     )
     method = (
-        "Four architectures with equally many parameters do training steps on 2,048 tokens (full: "
-        "16,384): many short sequences, then fewer longer ones, up to 1,024 tokens each (full: "
-        "8,192). They are timed in turns, and the median of several rounds counts. On a CPU this "
-        "is the CPU time of one core; on a GPU it is wall-clock time.",
+        "Four architectures with about the same number of parameters are timed on training steps "
+        "of 2,048 tokens (16,384 in full runs). Some steps have many short sequences, others "
+        "fewer and longer sequences of up to 1,024 tokens (8,192 in full runs). The "
+        "architectures take turns, and the median of several rounds is reported. The time is the "
+        "CPU time of one core on a CPU, and wall-clock time on a GPU.",
     )
     control = (
-        "The same Transformer is timed twice, as if it were two models: both times must be equal. "
-        "Each model must learn from its steps."
+        "The same Transformer is timed twice, as if it were two models; the two times must be "
+        "nearly equal. Every model must learn from its training steps."
     )
     literature = (
-        Citation("Vaswani et al. 2017", "Attention needs a constant number of sequential steps, a "
-                 "recurrent network one per token.", "context"),
+        Citation("Vaswani et al. 2017", "Attention needs a constant number of sequential steps, "
+                 "a recurrent network one step per token.", "context"),
         Citation("Gu, Dao 2023", "Recurrent networks that can be computed in parallel train as "
                  "fast as attention, and faster on long sequences.", "differs"),
     )  # fmt: skip
@@ -80,7 +81,7 @@ class ParallelismExperiment(Experiment):
         )  # fmt: skip
         growth = Effect.over(
             [leads(one, "lstm")[long] / leads(one, "lstm")[short] for one in found],
-            f"relative speed at {long} tokens divided by that at {short}", "×",
+            f"relative speed at {long} tokens divided by relative speed at {short} tokens", "×",
         )  # fmt: skip
         twice = [leads(one, "again")[length] for one in found for length in lengths]
         off = max(max(ratio, 1 / ratio) for ratio in twice)
@@ -89,8 +90,8 @@ class ParallelismExperiment(Experiment):
             Control(name="the same model takes the same time", passed=off < 1.35,
                     said=f"the same model timed twice differs by at most a factor of {off:.2f}."),
             Control(name="every architecture learns", passed=learned > 0.2,
-                    said=f"20 steps on one batch lower the loss by at least {rounded(learned)} "
-                         f"nats."),
+                    said="20 training steps on one batch reduce the loss of every model by at "
+                         f"least {rounded(learned)} nats."),
         ]  # fmt: skip
         more = [
             growth,
@@ -114,8 +115,9 @@ class ParallelismExperiment(Experiment):
             else f"On {where} its lead over an LSTM does not grow with the length of sequences.",
             undecided=f"On {where} the measured times vary too much for an answer.",
             numbers=f"At {short} tokens: {rounded(early.value)}×.{ahead}",
-            changes="Parallel hardware: a recurrent network leaves most of a GPU idle. The quality "
-            "of the implementations: torch has a fused LSTM, but no fused GRU here.",
+            changes="The answer may differ on parallel hardware, because a recurrent network "
+            "leaves most of a GPU idle. It also depends on the implementations: in these runs "
+            "torch has a fused kernel for the LSTM, but not for the GRU.",
         )
         word = all_of(lead.above(1.0), growth.above(1.0))
         return decide(word, lead, answers, controls, more)

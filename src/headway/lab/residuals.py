@@ -90,25 +90,27 @@ NAMED = {
 class ResidualsExperiment(Experiment):
     hypothesis = (
         "Without residual connections all tokens become the same vector within a few layers, and "
-        "depth does not help: the deepest model is worse by at least 0.2 nats per character."
+        "depth does not help: the loss of the deepest model is at least 0.2 nats per character "
+        "higher than with residual connections."
     )
     method = (
-        "Small language models learn Shakespeare character by character, with 1, 3 and 6 layers "
-        "(full: up to 12), and with the residual connections unchanged, halved or removed. All "
-        "else is equal.",
-        "In an untrained model of twelve layers we measure after each layer how different the "
-        "tokens still are: the distance from their mean, as a share of their length. In the "
-        "trained model single layers are left out, one at a time.",
+        "Small character-level language models with 1, 3 and 6 layers (up to 12 in full runs) "
+        "are trained on Shakespeare. Their residual connections are unchanged, halved or "
+        "removed; everything else is equal.",
+        "In an untrained model with twelve layers, the difference between the token vectors is "
+        "measured after each layer: their distance from their mean, relative to their norm. In "
+        "the trained model, each layer is skipped in turn.",
     )
     control = (
-        "One layer must learn without residual connections, and every depth must learn with them; "
-        "otherwise something else would be broken."
+        "A model with one layer must learn without residual connections, and models of every "
+        "depth must learn with them; otherwise the models would have another fault."
     )
     literature = (
-        Citation("Dong, Cordonnier, Loukas 2021", "Attention alone makes all tokens equal, doubly "
-                 "exponentially in depth; residual connections prevent this."),
-        Citation("Veit, Wilber, Belongie 2016", "Single layers of a residual network can be left "
-                 "out: it acts as an ensemble of shallow networks."),
+        Citation("Dong, Cordonnier, Loukas 2021", "With attention alone, all tokens converge to "
+                 "the same vector, doubly exponentially with depth; residual connections prevent "
+                 "this."),
+        Citation("Veit, Wilber, Belongie 2016", "Single layers of a residual network can be "
+                 "skipped, because it acts as an ensemble of shallow networks."),
     )  # fmt: skip
     pieces = (10, 17)
 
@@ -157,39 +159,42 @@ class ResidualsExperiment(Experiment):
             Control(
                 name=f"{shallow} layer without residual connections learns",
                 passed=min(learned) > 0.1,
-                said=f"without residual connections a model of {shallow} layer is "
-                f"{min(learned):.2f} nats better than character frequencies.",
+                said=f"without residual connections, the loss of a model with {shallow} layer is "
+                f"at least {min(learned):.2f} nats lower than that of character frequencies.",
             ),
             Control(
                 name="every depth with residual connections learns",
                 passed=min(usual) > 0.1,
-                said=f"with residual connections all depths are at least {min(usual):.2f} nats "
-                "better than character frequencies.",
+                said="with residual connections, the loss at every depth is at least "
+                f"{min(usual):.2f} nats lower than that of character frequencies.",
             ),
         ]
-        alike = Effect.over(per_seed(found, "fresh", "none", 4), "difference of tokens after 4 "
-                            "untrained layers, without residual connections")  # fmt: skip
+        alike = Effect.over(per_seed(found, "fresh", "none", 4), "difference between tokens "
+                            "after 4 untrained layers, without residual connections")  # fmt: skip
         kept = Effect.over(
-            per_seed(found, "fresh", "skip", 4), "the same with residual connections"
+            per_seed(found, "fresh", "skip", 4),
+            "difference between tokens after 4 untrained layers, with residual connections",
         )
         more = [
             alike,
             kept,
             Effect.over([max(one["lesion"]["dropped"]) - one["lesion"]["whole"] for one in found],
-                        "added loss when the most important layer is left out",
+                        "increase of the loss when the most important layer is skipped",
                         "nats per character"),
         ]  # fmt: skip
         answers = OutcomeSentences(
-            supported="They keep tokens different: without them all tokens become the same vector "
-            "after a few layers, and a deep model learns much less.",
+            supported="They keep token vectors different: without residual connections, all "
+            "tokens have nearly the same vector after a few layers, and a deep model learns much "
+            "less.",
             refuted="Here they are not needed: a deep model learns almost as well without them."
             if effect.above(0.2) == "refuted"
             else "Not because they keep tokens different: that part of the claim fails.",
             undecided="These runs do not show how much a deep model loses without them.",
-            numbers=f"After four untrained layers tokens differ by {rounded(alike.value)} of their "
-            f"length, with residual connections by {rounded(kept.value)}.",
-            changes="Other ways to keep tokens different, such as gates or careful initialisation; "
-            "models with one or two layers.",
+            numbers="After four untrained layers, token vectors differ by "
+            f"{rounded(alike.value)} of their norm without residual connections and by "
+            f"{rounded(kept.value)} with them.",
+            changes="The answer may differ with other ways to keep token vectors different, such "
+            "as gates or careful initialisation, and for models with one or two layers.",
         )
         word = all_of(effect.above(0.2), alike.below(ALIKE), kept.above(APART))
         return decide(word, effect, answers, controls, more)

@@ -166,27 +166,29 @@ more steps."""
 
 class RolesExperiment(Experiment):
     hypothesis = (
-        "Without queries from the decoder far fewer words are right, and without values from the "
-        "encoder no more than by guessing."
+        "Without queries from the decoder, far fewer words are predicted correctly; without "
+        "values from the encoder, no more words than by guessing."
     )
     method = (
         "Small translators learn to reverse 3 to 20 words, so every target word has one source "
-        "word to attend to. They differ in their cross-attention: standard; without queries (every "
-        "target word gets the mean of the source); with values from the decoder; in full runs also "
-        "with one head, with fixed attention, or as a decoder that reads source and target as one "
-        "text.",
-        "Queries from the encoder are impossible here: they would give a row for each source word "
-        "instead of each target word.",
+        "word to attend to. Their cross-attention is standard, has no queries (every target word "
+        "gets the mean of the source values), or takes its values from the decoder. Full runs "
+        "add a model with one head, a model with fixed attention, and a decoder that reads "
+        "source and target as one sequence.",
+        "Queries cannot come from the encoder: cross-attention would then return one vector per "
+        "source word instead of one per target word.",
     )
     control = (
-        "The standard translator must get 95 % of the words right. With three words the mean of "
-        "the source must help; otherwise that model would be broken."
+        "The standard translator must predict 95 % of the words correctly. For sources of three "
+        "words, the mean of the source must help; otherwise the model without queries would have "
+        "another fault."
     )
     literature = (
-        Citation("You, Sun, Iyyer 2020", "Fixed self-attention hardly changes translations, while "
-                 "fixed cross-attention makes them much worse.", part="queries"),
-        Citation("Bahdanau, Cho, Bengio 2015", "A single vector for the source limits long "
-                 "sentences; attention for each target word removes the limit.", part="queries"),
+        Citation("You, Sun, Iyyer 2020", "Fixed self-attention hardly affects translation "
+                 "quality, while fixed cross-attention makes it much worse.", part="queries"),
+        Citation("Bahdanau, Cho, Bengio 2015", "A single vector for the source limits the "
+                 "quality for long sentences; attention for each target word removes this limit.",
+                 part="queries"),
     )  # fmt: skip
     pieces = (3, 6)
 
@@ -234,26 +236,27 @@ class RolesExperiment(Experiment):
             )
 
         effect = Effect.between(
-            arm("standard"), arm("pooled"), SCALE, "words right, standard minus without queries",
+            arm("standard"), arm("pooled"), SCALE, "words correct, standard minus without "
+                                                   "queries",
             "points",
         )  # fmt: skip
         known = Effect.over(
             [100 * one["accuracy"]["values"] - CHANCE for one in found],
-            "words right, values from the decoder minus guessing", "points",
+            "words correct, values from the decoder minus guessing", "points",
         )  # fmt: skip
         usual = per_seed(found, "accuracy", "standard")
         short = per_seed(found, "length", "pooled", str(LENGTHS[0]))
         controls = [
             Control(
                 name="the standard model learns", passed=min(usual) >= 0.95,
-                said=f"with the standard roles at least {100 * min(usual):.0f} % of words are "
-                     "right.",
+                said=f"the standard translator predicts at least {100 * min(usual):.0f} % of the "
+                     "words correctly.",
             ),
             Control(
                 name="the mean helps with three words",
                 passed=100 * min(short) > CHANCE + FAR,
-                said=f"with three words the mean of the source gets {100 * min(short):.0f} % "
-                f"right, guessing {CHANCE:.1f} %.",
+                said="for sources of three words, the model without queries predicts at least "
+                f"{100 * min(short):.0f} % of the words correctly; guessing has {CHANCE:.1f} %.",
             ),
         ]  # fmt: skip
         named = {
@@ -264,7 +267,7 @@ class RolesExperiment(Experiment):
         more = [known]
         more += [
             Effect.between(arm(key), arm("standard"), SCALE,
-                           f"words right, {name} minus standard", "points")
+                           f"words correct, {name} minus standard", "points")
             for key, name in named.items() if key in found[0]["accuracy"]
         ]  # fmt: skip
         right = known.value + CHANCE
@@ -273,8 +276,9 @@ class RolesExperiment(Experiment):
             refuted = "Queries matter less than claimed: the mean of the source is almost as good."
         elif parts["queries"] == "supported":
             refuted = (
-                "Queries come from the decoder because each target word needs its own; but a model "
-                "with values from the decoder still beats guessing, so the claim was too strong."
+                "Queries come from the decoder because each target word needs its own query; "
+                "however, a model with values from the decoder still beats guessing, so the "
+                "claim was too strong."
             )
         else:
             refuted = "Values from the decoder are not useless: a model with them beats guessing."
@@ -282,11 +286,11 @@ class RolesExperiment(Experiment):
             supported="Each target word needs its own query, so queries come from the decoder; the "
             "information is in the source, so keys and values come from the encoder.",
             refuted=refuted,
-            numbers=f"With values from the decoder {right:.0f} % of the words are right; guessing "
-            f"has {CHANCE:.1f} %.",
-            changes="Short sources, which fit into one vector; attention weights that carry "
-            "information about the source, because its keys determine them; a decoder that reads "
-            "the source itself.",
+            numbers=f"With values from the decoder, {right:.0f} % of the words are correct; "
+            f"guessing has {CHANCE:.1f} %.",
+            changes="The answer may differ for short sources, which fit into one vector, and for "
+            "a decoder that reads the source itself. Attention weights also carry information "
+            "about the source, because its keys determine them.",
         )
         word = all_of(*parts.values())
         if parts["values"] == word != parts["queries"]:  # this part decides

@@ -47,27 +47,28 @@ def parts(arm: str, width: int) -> Parts | None:
 
 class ScaleExperiment(Experiment):
     hypothesis = (
-        "Without the division by √d scores grow with the head width, attention selects a single "
+        "Without the division by √d, scores grow with the head width, attention selects a single "
         "key and passes no gradient, and wide heads learn worse."
     )
     method = (
-        f"First, queries and keys are random numbers, with {KEYS} keys and widths from 4 to "
-        "1,024. Measured are the entropy of attention as a share of its maximum, and the gradient "
-        "of its weights.",
-        "Then small translators with one head of width 8 and 128 (full: 8 to 512) learn to "
-        "reverse words, with scores divided by √d, not divided, or (full) divided by d.",
+        f"First, attention is computed between random queries and {KEYS} random keys, with "
+        "widths from 4 to 1,024. The experiment measures the entropy of attention as a share of "
+        "its maximum, and the norm of the gradient of the attention weights.",
+        "Then small translators with one head of width 8 or 128 (8 to 512 in full runs) learn to "
+        "reverse words. Their scores are divided by √d, not divided or, in full runs only, "
+        "divided by d.",
     )
     control = (
-        "With the division entropy must be the same at every width. A narrow head must learn the "
-        "task both ways."
+        "With the division, entropy must be nearly the same at every width. A narrow head must "
+        "learn the task with and without the division."
     )
     literature = (
-        Citation("Vaswani et al. 2017", "For large widths dot products grow large and push the "
+        Citation("Vaswani et al. 2017", "At large widths, dot products grow large and push the "
                  "softmax into regions with extremely small gradients."),
         Citation("Britz et al. 2017", "Unscaled dot-product attention is worse than additive "
                  "attention at large widths."),
-        Citation("Raffel et al. 2020 (T5)", "No division, but initial weights that are smaller by "
-                 "the same factor.", "differs"),
+        Citation("Raffel et al. 2020 (T5)", "T5 does not divide the scores, but makes the "
+                 "initial weights smaller by the same factor.", "differs"),
     )  # fmt: skip
     pieces = (4, 12)
 
@@ -104,19 +105,19 @@ class ScaleExperiment(Experiment):
             )
             return Effect.between(undivided, divided, LOSS, name, "nats per word")
 
-        effect = less(wide, f"loss undivided minus divided, width {wide}")
+        effect = less(wide, f"loss without the division minus loss with it, width {wide}")
         shares = [one["fresh"]["root"]["entropy"] for one in found]
         drift = max(max(one.values()) - min(one.values()) for one in shares)
         learned = max(max(one["loss"][arm][narrow] for arm in ("root", "none")) for one in found)
         controls = [
             Control(
                 name="divided, entropy does not depend on width", passed=drift < 0.05,
-                said=f"with the division entropy varies by {drift:.3f} over all widths.",
+                said=f"with the division, entropy varies by at most {drift:.3f} over all widths.",
             ),
             Control(
                 name="a narrow head learns both ways", passed=learned < 1.5,
-                said=f"with a head of width {narrow} the loss is at most {learned:.2f} nats; "
-                "guessing has more than 2.",
+                said=f"with a head of width {narrow}, the loss is at most {learned:.2f} nats "
+                "with and without the division; guessing has more than 2 nats.",
             ),
         ]  # fmt: skip
         last = str(FRESH[-1])
@@ -125,22 +126,28 @@ class ScaleExperiment(Experiment):
             one["fresh"]["none"]["flow"][last] / one["fresh"]["root"]["flow"][last] for one in found
         ]
         more = [
-            less(narrow, f"loss undivided minus divided, width {narrow}"),
-            Effect.over(entropies, f"entropy undivided, width {last}, share of the maximum"),
-            Effect.over(flows, f"gradient undivided, width {last}, relative to divided"),
+            less(narrow, f"loss without the division minus loss with it, width {narrow}"),
+            Effect.over(
+                entropies, f"entropy without the division as a share of its maximum, width {last}"
+            ),
+            Effect.over(
+                flows,
+                f"gradient norm without the division relative to the norm with it, width {last}",
+            ),
         ]
         left = 100 * mean(found, "fresh", "none", "entropy", last)
         answers = OutcomeSentences(
-            supported="Without the division scores grow with the width, attention picks a single "
-            "key, and wide heads learn worse.",
-            refuted="Without the division attention picks a single key at first, but a trained "
-            "wide head is not worse.",
-            undecided="Without the division attention picks a single key at first; these runs do "
-            "not show whether a trained wide head is then worse.",
-            numbers=f"With random weights, undivided scores of width {last} leave {left:.0f} % of "
-            "the maximum entropy.",
-            changes="Smaller initial weights of queries and keys, which have the same effect as "
-            "the division (T5); norms of queries and keys.",
+            supported="Without the division, scores grow with the width, attention selects a "
+            "single key, and wide heads learn worse.",
+            refuted="Without the division, attention selects a single key before training, but a "
+            "trained wide head is not worse.",
+            undecided="Without the division, attention selects a single key before training; "
+            "these runs do not show whether a trained wide head is worse.",
+            numbers=f"With random queries and keys of width {last}, attention without the "
+            f"division has {left:.0f} % of its maximum entropy.",
+            changes="The answer may differ with smaller initial query and key weights, which "
+            "have the same effect as the division (T5), and with normalised queries and keys "
+            "(QK-norm).",
         )
         return decide(effect.above(LEAST), effect, answers, controls, more)
 

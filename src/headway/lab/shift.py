@@ -43,26 +43,27 @@ store the encoding."""
 
 class ShiftExperiment(Experiment):
     hypothesis = (
-        "For every shift k there is one matrix R, the same for all positions p, with code(p + k) "
-        "= R · code(p)."
+        "For every shift k there is one matrix R, the same for all positions p, such that code(p "
+        "+ k) = R · code(p)."
     )
     method = (
-        f"We take the positional encoding that a model adds to its embeddings at {PLACES:,} "
-        "positions, rotate every pair of dimensions by k times its frequency, and compare with "
-        "the encoding k positions later, for k = 1, 7, 100 and 1,000. Models store the encoding "
-        f"in single precision, so a rounding error of {ROUNDING:g} is allowed.",
+        "The experiment takes the positional encoding that a model adds to its embeddings at "
+        f"{PLACES:,} positions. It rotates every pair of dimensions by k times its frequency and "
+        "compares the result with the encoding k positions later, for k = 1, 7, 100 and 1,000. "
+        f"Models store the encoding in single precision, so a rounding error of {ROUNDING:g} is "
+        "allowed.",
         f"A matrix is also fitted by least squares on {SEEN} positions, once without constraints "
         f"and once as rotations of pairs, and tested on the next {UNSEEN} positions.",
     )
     control = (
-        "A table of random numbers of the same size must not have such a matrix; otherwise the "
-        "existence of one would mean nothing."
+        "For a table of random numbers, no such matrix may exist; otherwise the existence of the "
+        "matrix would prove nothing."
     )
     literature = (
         Citation("Vaswani et al. 2017", "A shift is a linear function of the encoding, which "
                  "should make it easy to attend by relative positions."),
-        Citation("Kazemnejad et al. 2023", "Sinusoids extrapolate poorly to longer sequences: the "
-                 "existence of a linear map is not enough.", "context"),
+        Citation("Kazemnejad et al. 2023", "Models with sinusoidal encodings extrapolate poorly "
+                 "to longer sequences, so the existence of a linear map is not enough.", "context"),
     )  # fmt: skip
     pieces = (1, 1)
 
@@ -75,7 +76,7 @@ class ShiftExperiment(Experiment):
         widths = list(found[0])
         worst = [max(one[width]["single"] for width in widths) for one in found]
         effect = Effect.over(
-            worst, "largest error of the rotation, encoding of a model", exact=True
+            worst, "largest error of the rotation of a model's encoding", exact=True
         )
         noise = min(min(per_seed(found, width, "random")) for width in widths)
         control = Control(
@@ -86,15 +87,16 @@ class ShiftExperiment(Experiment):
         width = shown(found)
         more = [
             Effect.over(per_seed(found, width, "double"),
-                        "largest error of the rotation, formula in double precision", exact=True),
+                        "largest error of the rotation of the formula in double precision",
+                        exact=True),
             Effect.over(per_seed(found, width, "fit_seen"),
-            "error of least squares, fitted positions",
+            "error of the least-squares matrix on the fitted positions",
                         "%", exact=True),
-            Effect.over(per_seed(found, width, "fit_unseen"), "error of least squares, later "
-                                                          "positions",
+            Effect.over(per_seed(found, width, "fit_unseen"), "error of the least-squares matrix "
+                                                          "on later positions",
                         "%", exact=True),
-            Effect.over(per_seed(found, width, "turns_unseen"), "error of fitted rotations, later "
-                                                            "positions",
+            Effect.over(per_seed(found, width, "turns_unseen"), "error of the fitted rotations "
+                                                            "on later positions",
                         "%", exact=True),
         ]  # fmt: skip
         off = mean(found, width, "fit_unseen")
@@ -102,10 +104,11 @@ class ShiftExperiment(Experiment):
             supported="Yes: a shift of all positions rotates each pair of dimensions by a fixed "
             "angle, exactly up to rounding.",
             refuted="No: rotating each pair of dimensions does not give the shifted encoding.",
-            numbers=f"But a matrix fitted by least squares on {SEEN} positions is another one: its "
-            f"error on the next {UNSEEN} is {off:.0f} %.",
-            changes="Nothing: it is the addition theorem of sine and cosine. The error of the "
-            "fitted matrix depends on the number of positions it was fitted to.",
+            numbers=f"A matrix fitted by least squares on {SEEN} positions differs: its error on "
+            f"the next {UNSEEN} positions is {off:.0f} %.",
+            changes="Nothing would: the answer follows from the addition theorem of sine and "
+            "cosine. The error of the fitted matrix depends on the number of positions used for "
+            "the fit.",
         )
         return decide(effect.below(ROUNDING), effect, answers, [control], more)
 

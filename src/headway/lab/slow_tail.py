@@ -74,26 +74,26 @@ NAMED = {
 
 class SlowTailExperiment(Experiment):
     hypothesis = (
-        "Training stores meaning where the positional encoding varies little: the variance of "
-        "embeddings grows less in dimensions where the encoding varies, and more where it does "
-        "not."
+        "Training stores meaning in the dimensions in which the positional encoding varies "
+        "little: there, the variance of the embeddings grows more than in the other dimensions."
     )
     method = (
         "A translator with the paper's encoding is trained. For each dimension two numbers are "
         "measured: the variance of the encoding over the positions of a sentence, and the growth "
-        "of the variance of the embeddings since initialisation. The effect is their rank "
-        "correlation, averaged with that of a model whose encoding has permuted dimensions.",
-        "Linear probes then predict the word from the half of the dimensions in which the encoding "
-        "varies most, and from the other half. Quick: an artificial language. Full: German to "
-        "English.",
+        "of the variance of the embeddings since initialisation. The effect is the rank "
+        "correlation of these numbers, averaged with that of a second model, whose encoding has "
+        "permuted dimensions.",
+        "Linear probes then predict the word from the half of the dimensions in which the "
+        "encoding varies most (high frequencies), or from the other half (low frequencies). "
+        "Quick runs use an artificial language; full runs translate German to English.",
     )
     control = (
-        "A model without positions must show no such correlation. With permuted dimensions the "
-        "correlation must follow the permuted order, not the usual one."
+        "A model without positions must not show this correlation. If the dimensions are "
+        "permuted, the correlation must follow the permuted order, not the usual order."
     )
     literature = (
-        Citation("tensor2tensor issue 1591", "Training probably leaves the slow dimensions to "
-                 "meaning; no measurement is given.", "context"),
+        Citation("tensor2tensor issue 1591", "A commenter suggests that training probably stores "
+                 "meaning in the low-frequency dimensions, but gives no measurement.", "context"),
     )  # fmt: skip
     pieces = (4, 5)
 
@@ -117,31 +117,33 @@ class SlowTailExperiment(Experiment):
 
     def judge(self, found: Sequence[SeedMeasurements]) -> Verdict:
         both = [(one["usual"]["own"] + one["mixed"]["own"]) / 2 for one in found]
-        effect = Effect.over(both, "rank correlation of the variance of the encoding with the "
-                             "growth of the embeddings' variance")  # fmt: skip
+        effect = Effect.over(both, "rank correlation between the variance of the encoding and "
+                             "the growth of the embeddings' variance")  # fmt: skip
         flat, other = mean(found, "none", "own"), mean(found, "mixed", "paper")
         follows = mean(found, "mixed", "own")
         controls = [
             Control(
                 name="no correlation without positions", passed=abs(flat) < FLAT,
-                said=f"without positions the correlation with the same encoding is "
+                said="without positions, the correlation with the paper's encoding is "
                      f"{rounded(flat)}.",
             ),
             Control(
                 name="the correlation follows the order of the encoding",
                 passed=abs(other) < FLAT or abs(follows) > 2 * abs(other),
-                said=f"with a permuted encoding the correlation is {rounded(follows)} with the "
-                f"permuted order and {rounded(other)} with the usual one.",
+                said=f"with a permuted encoding, the correlation is {rounded(follows)} with the "
+                f"permuted order and {rounded(other)} with the usual order.",
             ),
         ]  # fmt: skip
         more = [
             Effect.over(per_seed(found, "usual", "ratio"),
-            "variance of embeddings in the slow half "
-                        "relative to the fast half", "×"),
+            "variance of embeddings in the low-frequency half relative to the high-frequency "
+                        "half", "×"),
             Effect.over([one["halves"]["loss"]["slow"] - one["halves"]["loss"]["whole"]
-                         for one in found], "added loss without the slow half", "nats per token"),
+                         for one in found], "increase of the loss without the low-frequency half "
+                                            "of the embeddings", "nats per token"),
             Effect.over([one["halves"]["loss"]["fast"] - one["halves"]["loss"]["whole"]
-                         for one in found], "added loss without the fast half", "nats per token"),
+                         for one in found], "increase of the loss without the high-frequency "
+                                            "half of the embeddings", "nats per token"),
         ]  # fmt: skip
         words = {half: mean(found, "halves", "probes", half, "word", 0) for half in HALVES}
         answers = OutcomeSentences(
@@ -150,10 +152,12 @@ class SlowTailExperiment(Experiment):
             refuted="No: embeddings do not grow more where the positional encoding varies little.",
             undecided="These runs do not show whether embeddings grow more where the positional "
             "encoding varies little.",
-            numbers=f"A probe reads the word from the slow half of the dimensions with "
-            f"{words['slow']:.0%} accuracy, and from the fast half with {words['fast']:.0%}.",
-            changes="Longer sentences, in which fewer dimensions are slow; embeddings that are "
-            "small relative to the encoding; more training steps.",
+            numbers="A linear probe predicts the word from the low-frequency half of the "
+            f"dimensions with {words['slow']:.0%} accuracy, and from the high-frequency half "
+            f"with {words['fast']:.0%} accuracy.",
+            changes="The answer may differ for longer sentences, in which fewer dimensions vary "
+            "little, for embeddings that are small relative to the encoding, and for longer "
+            "training.",
         )
         return decide(effect.below(CLEAR), effect, answers, controls, more)
 

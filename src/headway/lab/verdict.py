@@ -322,8 +322,8 @@ def capitalised(text: str) -> str:
 def power_of(effect: Effect) -> str:
     """Return a sentence about the smallest effect that these seeds could have detected."""
     return (
-        f"These {effect.seeds} seeds detect a distance of {rounded(effect.detectable)}"
-        f"{spaced(effect.unit)} from the bar in {100 * POWER:.0f} % of cases."
+        f"With {effect.seeds} seeds, an effect at a distance of {rounded(effect.detectable)}"
+        f"{spaced(effect.unit)} from the threshold is detected in {100 * POWER:.0f} % of cases."
     )
 
 
