@@ -211,20 +211,37 @@ def words_of_docs() -> int:
 
 
 def docstrings_and_comments() -> list[Finding]:
-    """Every docstring of a module, class, function or constant, and every block of comments."""
+    """Every docstring, after the line that it explains, and every block of comments, before it."""
     found = []
     for name, source in files("src/headway"):
-        for line, text, is_doc in texts(ast.parse(source)):
-            if is_doc:
-                found.append(Finding(f"{name}:{line}", text))
+        lines = source.splitlines()
+        for node in ast.walk(ast.parse(source)):
+            body = node.body if isinstance(getattr(node, "body", None), list) else []
+            for number, one in enumerate(body):
+                value = one.value if isinstance(one, ast.Expr) else None
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    above = body[number - 1] if number else node
+                    code = "" if isinstance(above, ast.Module) else signature(above)
+                    found.append(Finding(f"{name}:{one.lineno}", f"{code}  ⟶  {value.value}"))
         block: list[str] = []
-        for number, line in enumerate([*source.splitlines(), ""], 1):
+        for number, line in enumerate([*lines, ""], 1):
             if re.match(r"\s*# (?!fmt|type|noqa)", line):
                 block.append(line.strip().removeprefix("# "))
             elif block:
-                found.append(Finding(f"{name}:{number - len(block)}", " ".join(block)))
+                text = f"# {' '.join(block)}  ⟶  {line.strip()}"
+                found.append(Finding(f"{name}:{number - len(block)}", text))
                 block = []
     return found
+
+
+def signature(node: ast.AST) -> str:
+    """The first line of a definition, or an assignment."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+        return f"def {node.name}({ast.unparse(node.args)}){returns}"
+    if isinstance(node, ast.ClassDef):
+        return f"class {node.name}({', '.join(map(ast.unparse, node.bases))})"
+    return short(ast.unparse(node))
 
 
 def sentences() -> list[Finding]:
