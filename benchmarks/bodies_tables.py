@@ -93,7 +93,7 @@ def of_set(result: Result, name: str) -> str:
         table.append(cells)
     amounts = {
         "tokens": f"{asked['tokens'] / 1e6:g} M tokens",
-        "minutes": f"{60 * asked['minutes']:g} seconds, {beside(found)}",
+        "minutes": f"{60 * asked['minutes']:g} seconds per run, {concurrency(found)}",
     }
     made = ", or ".join(amounts[kind] for kind, top in tops.items() if top is not None)
     most = max(len(of_seeds(row, kind, found["score"])) for row in found["rows"].values()
@@ -121,16 +121,16 @@ def marked(table: list[list[str]]) -> str:
     return "\n".join([rows[0], "|---|" + "---:|" * (len(columns) - 1), *rows[1:]])
 
 
-def beside(found: Result) -> str:
-    """Whether trainings of equal minutes were beside each other: all or none should be."""
+def concurrency(found: Result) -> str:
+    """Describe whether the runs of equal minutes were concurrent. All or none should be."""
     rows = {arm: row["minutes"].get("lanes", 1) for arm, row in found["rows"].items()
             if "minutes" in row}  # fmt: skip
     alone = [named(arm) for arm, lanes in rows.items() if lanes == 1]
     if len(alone) == len(rows):
-        return "one training after another"
+        return "one run after another"
     if not alone:
-        return "trainings side by side"
-    return f"trainings side by side, but these alone: {', '.join(alone)}"
+        return "all runs in parallel"
+    return f"runs in parallel, except for {', '.join(alone)}"
 
 
 def score(row: Result, kind: str, name: str) -> float | None:
