@@ -66,7 +66,7 @@ class AnswerStream(Iterator[Answer]):
         self._answers.close()  # type: ignore[attr-defined]
 
     def summary(self) -> str:
-        """Return a line for people that summarizes the inputs processed so far."""
+        """Return a one-line, human-readable summary of the inputs processed so far."""
         return self.predictor.summary()
 
     def _release_lock(self, done: int, total: int) -> None:

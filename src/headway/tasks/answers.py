@@ -36,7 +36,7 @@ class Answer:
     """Answer to one input. `str(answer)` is its text."""
 
     text: str = ""
-    """The class, the tagged sentence, the generated text or the transcript."""
+    """Class label, tagged sentence, generated text or transcript."""
 
     score: float | None = None
     """Probability of the answer; for generated text the geometric mean over its tokens. None if not
@@ -46,7 +46,7 @@ class Answer:
     """The `id` of the input, if it had one."""
 
     place: str = ""
-    """Name of the input: a file name, or the line of a list of files."""
+    """Name of the input: a file name, or the line in a list of files."""
 
     source: str | None = None
     """Input text; None if the input is not a text, or if the answer does not keep it."""
@@ -65,7 +65,7 @@ class Answer:
 
     @property
     def others(self) -> tuple[Self, ...]:
-        """Next-best answers of the same class."""
+        """Alternative answers of the same type, best first."""
         return ()
 
     def to_dict(self) -> JsonDict:
@@ -78,8 +78,8 @@ class Answer:
         """Format the answer as `headway predict` prints it.
 
         Args:
-            show: Options of the output, such as scores.
-            number: Number of the input, from 1.
+            show: Output options, such as scores.
+            number: 1-based index of the input.
         """
         from headway.tasks.format import PrintOptions, to_lines
 
@@ -158,7 +158,7 @@ class LabelAnswer(Answer):
     labels; otherwise empty."""
 
     top: int | None = None
-    """Number of most likely classes that were requested; None: only the best."""
+    """How many of the most likely classes were requested (top-k); None: only the best."""
 
     @classmethod
     def of(cls, classes: Sequence[str], shares: Iterable[float], **other: Any) -> LabelAnswer:
@@ -210,7 +210,7 @@ class LabelsAnswer(Answer):
     """Independent probability of each label, in the order of `classes`."""
 
     top: int | None = None
-    """Number of most likely labels that were requested; None: only the predicted ones."""
+    """How many of the most likely labels were requested (top-k); None: only the predicted ones."""
 
     @property
     def probabilities(self) -> dict[str, float]:
@@ -440,8 +440,8 @@ class SpeakerAnswer(NearestAnswer):
     speakers."""
 
     threshold: float | None = None
-    """Minimum cosine that counts as the same speaker; None for a list of speakers, or if the run
-    has logged no threshold."""
+    """Minimum cosine that counts as the same speaker; None if the speaker is identified among
+    enrolled speakers, or if the run has logged no threshold."""
 
     @property
     def same(self) -> bool | None:

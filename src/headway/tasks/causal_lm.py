@@ -491,10 +491,10 @@ class CausalLMEvaluator(Evaluator[DocumentSet, LanguagePredictions]):
     def baselines(
         self, data: TrainingData, examples: DocumentSet, predictions: LanguagePredictions
     ) -> Methods:
-        """Return scores of simple language models: token frequencies and n-grams.
+        """Return scores of baseline language models: token frequencies and n-grams.
 
-        An n-gram model is not compared with n-grams. Without training data, the n-grams are counted
-        in one half of the documents and scored on the other, and vice versa.
+        An n-gram model is compared only with token frequencies. Without training data, the n-grams
+        are counted in one half of the documents and scored on the other, and vice versa.
         """
         counts_ngrams = not self.settings.model.is_counted
         if data is None:

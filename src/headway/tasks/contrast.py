@@ -1,7 +1,7 @@
 """Contrastive learning of embeddings of texts, images, videos and audio.
 
-The model learns from pairs, or from single examples, of which it reads two randomly augmented views
-(SimCSE, Gao et al. 2021; SimCLR, Chen et al. 2020). The other examples of a step are the negatives.
+The model learns from pairs, or from two randomly augmented views of single examples (SimCSE, Gao et
+al. 2021; SimCLR, Chen et al. 2020). The other examples in a step are the negatives.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ BLOCK = 256
 large enough for many negatives, and independent of the size of the validation set."""
 
 WINDOW = 7
-"""Constant in the random key of the choice of windows, so that it is independent of other random
+"""Salt in the random seed of window selection. It makes the selection independent of other random
 choices with the same seed and epoch."""
 
 
@@ -399,7 +399,7 @@ class ContrastiveTask(Task):
         return f"{prepared.train.n:,} {kind}"
 
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
-        """Return facts about the data on which default settings depend. Tokens and positions are
+        """Return the dataset statistics on which default settings depend. Tokens and positions are
         counted over all views."""
         pairs = "other" in prepared.train
         if self.row.is_audio:

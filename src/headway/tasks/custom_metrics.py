@@ -21,7 +21,7 @@ tags. For captions, each target is a list of references."""
 MetricFunction = MetricCallable | tuple[MetricCallable, Literal["lower"]]
 
 LOG_KEYS = frozenset({"kind", "step", "time", "best", "seconds", "samples", "figures", "examples"})
-"""Keys that lines of the log already use, which custom metrics cannot have as names."""
+"""Reserved keys of log entries, which cannot be names of custom metrics."""
 
 
 class MetricFailed(UserError):

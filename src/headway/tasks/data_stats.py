@@ -25,8 +25,8 @@ from headway.tokens.tokenizer import Tokenizer
 
 
 def label_stats(facts: DatasetStats, prepared: PreparedData) -> DatasetStats:
-    """Return the statistics with those of the targets: class counts, or mean and standard deviation
-    of numbers."""
+    """Return the statistics, extended by those of the targets: class counts, or mean and standard
+    deviation of numbers."""
     n = len(facts.labels)
     if "labels" in prepared.train:
         counts = np.bincount(np.asarray(prepared.train["labels"].tokens, np.int64), minlength=n)

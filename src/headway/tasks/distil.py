@@ -1,7 +1,7 @@
 """Distillation of a run into a smaller model, as in DistilBERT (Sanh et al. 2019).
 
-The student has the teacher's shape with fewer layers and is initialized from some of the teacher's
-layers. `losses.distil` defines its loss.
+The student has the teacher's architecture with fewer layers, and is initialized from some of the
+teacher's layers. `losses.distil` defines its loss.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def compare(
 
 
 def comparison_line(facts: dict[str, Any]) -> str:
-    """Return a line for people with the results of `compare`."""
+    """Return the results of `compare` as one human-readable line."""
     metric = facts["metric"]
     one, other = facts["teacher"], facts["student"]
     return (

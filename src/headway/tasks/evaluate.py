@@ -42,13 +42,13 @@ class Evaluator(ABC, Generic[E, P]):
 
     @abstractmethod
     def score(self, predictions: P, examples: E, full: bool) -> Scores:
-        """Return the scores of the predictions. `full`: compute results for reports and tables too,
-        not only what the comparison of checkpoints needs."""
+        """Return the scores of the predictions. `full`: also compute results for reports and
+        tables, not only the metrics that select the best checkpoint."""
 
     def baselines(self, data: TrainingData, examples: E, predictions: P) -> Methods:
-        """Return the scores of simple methods fitted to the training data.
+        """Return the scores of baselines fitted to the training data.
 
-        They are computed on all examples or, if that would take long, only on the examples of the
+        They are computed on all examples or, if that would be slow, only on the examples that have
         predictions.
         """
         return {}

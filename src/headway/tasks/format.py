@@ -54,7 +54,7 @@ CELL_STYLE = "text-align:left;white-space:pre-wrap"
 
 @dataclass(frozen=True)
 class PrintOptions:
-    """Options for answers that are printed for people."""
+    """Output options for human-readable answers."""
 
     scores: bool = False
     """Whether to print the score of each answer."""
@@ -65,8 +65,8 @@ class PrintOptions:
 
     alignments: bool = False
     top: int | None = None
-    """Number of most likely classes to print, with their probabilities. None: only the best class,
-    without its probability."""
+    """How many of the most likely classes to print with their probabilities (top-k). None: only the
+    best class, without its probability."""
 
     form: str = "text"
     """Format of transcripts: `text`, `srt` or `vtt`."""
@@ -88,8 +88,8 @@ def to_json(answer: Answer) -> JsonDict:
 
 
 def to_lines(answer: Answer, show: PrintOptions, number: int) -> str:
-    """Return the lines for people: one per requested output. `number`: index of the input, from
-    1."""
+    """Return the answer as human-readable lines, one per requested output. `number`: 1-based index
+    of the input."""
     return "" if answer.error else _lines(answer, show, number)
 
 
@@ -235,7 +235,7 @@ def _output(answer: TextAnswer) -> JsonDict:
 
 
 def _region(link: Any) -> JsonDict:
-    """Return, as JSON, the region of an image that a word of its caption attended to."""
+    """Return the JSON object of the image region that a word of the caption attended to."""
     grid = [[_rounded(line) for line in frame] for frame in link.grid_TYX]
     return {
         "word": link.word, "box": list(link.box), "frames": list(link.frames),
@@ -495,8 +495,7 @@ def _shaded(answer: Answer) -> str:
 
 def score_rows(scores: Scores) -> list[ScoreRow]:
     """Return the rows of the table of `headway evaluate`: number of examples, metrics with their
-    intervals, and other results. The main metric of the model's members and of the baselines
-    follows."""
+    intervals, other results, and the main metric of the model's members and of the baselines."""
     rows = [] if scores.n is None else [(scores.unit, f"{scores.n:,}", "")]
     for name, value in scores.items():
         metric, known = scores.metrics[name], scores.intervals.get(name)

@@ -171,7 +171,7 @@ class Inputs:
         """Convert inputs in order. An invalid input yields its error.
 
         Columns of a table or of a list of mappings are assigned to inputs as in training, or as
-        `needs` says. Other columns are not read.
+        `needs` defines. Other columns are not read.
         """
         self.strict = False
         if is_rows(xs):

@@ -219,8 +219,8 @@ class ClassifyObjective(Objective[Tensor]):
         ]
 
     def evaluate(self, asked: EvalPass) -> Scores:
-        """Return the scores of the classifier. A warning is added if labels are rare, and the
-        learning curve of cheap classifiers at the end of training."""
+        """Return the scores of the classifier, with a warning if some labels are rare. The learning
+        curve of cheap classifiers is computed only at the end of training."""
         text = rare_label_note(self.label_type.supports(self.valid_truth_N))
         caution = f"caution: {text} Their scores and macro F1 are unreliable."
         return super().evaluate(asked).updated(
@@ -308,8 +308,8 @@ class ItemLogits:
         return {NEURAL: replace(self, ngram_weight=0.0), NGRAMS: replace(self, ngram_weight=1.0)}
 
     def per_example(self, temperature: float = 1.0) -> FloatArray:
-        """Return the prediction for each example: the mean over its windows of the probabilities,
-        or of the numbers in regression."""
+        """Return the prediction for each example, averaged over its windows: probabilities, or a
+        number in regression."""
         made = (
             (rows, self.label_type.predictions(scores_RC / temperature).numpy())
             for rows, scores_RC in zip(self.rows, self._scores(), strict=True)

@@ -157,7 +157,7 @@ class LabelType(ABC):
         return {}
 
     def details(self, figures: JsonDict, unit: str) -> tuple[list[ScoreRow], JsonDict]:
-        """Return results other than metrics: table rows to print, and JSON facts."""
+        """Return results other than metrics, as table rows and as a JSON-compatible dictionary."""
         return [], {}
 
     def remarks(self) -> dict[str, str]:
@@ -349,7 +349,7 @@ class MultiLabel(LabelType):
     names: tuple[str, ...]
     smoothing: float = 0.0
     threshold: float = several.THRESHOLD
-    """Minimum probability of a label that is predicted."""
+    """Minimum probability at which a label is predicted."""
 
     def predicted(self, shares_NC: FloatArray) -> NDArray[np.bool_]:
         return several.predicted_labels(shares_NC, self.threshold)
@@ -571,11 +571,9 @@ def logs_of(shares_NC: FloatArray) -> FloatArray:
 
 
 def with_margin(x_BD: Tensor, angles: CosineHead, aims_BC: Tensor, margin: float) -> Tensor:
-    """Return the training logits with an additive angular margin (ArcFace, Deng et al. 2019).
-
-    The margin increases the angle to the true class, so an example must be closer to its own class
-    than otherwise.
-    """
+    """Return the training logits with an additive angular margin (ArcFace, Deng et al. 2019). The
+    margin increases the angle to the true class, so an example must be closer to its own class than
+    without a margin."""
     cos_BC = angles.cosines(x_BD).clamp(-1 + 1e-6, 1 - 1e-6)
     turned_BC = (cos_BC.acos() + margin).clamp(max=np.pi).cos()
     return angles.scale * torch.where(aims_BC > 0.5, turned_BC, cos_BC)

@@ -133,7 +133,7 @@ class LoadedRun:
 
     @property
     def imported(self) -> dict[str, Any] | None:
-        """Facts about the original files that `headway import` wrote; None for runs that were not
+        """Metadata of the original files, written by `headway import`; None for runs that were not
         imported."""
         return self.cached("imported", lambda: _imported(self.folder))
 

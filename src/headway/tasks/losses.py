@@ -60,8 +60,8 @@ def rdrop(objective: Objective[Any], weight: float) -> LossOf:
     """Return the R-Drop loss (Liang et al. 2021), which runs two passes with different dropout and
     penalizes the divergence of their predictions.
 
-    ½ (loss₁ + loss₂) + weight/4 (KL(1‖2) + KL(2‖1)): half of the paper's loss, which is a sum over
-    the two passes.
+    It is ½ (loss₁ + loss₂) + weight/4 (KL(1‖2) + KL(2‖1)): half of the paper's loss, which is a sum
+    over the two passes.
     """
     usual = plain(objective)
 

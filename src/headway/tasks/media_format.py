@@ -174,8 +174,8 @@ def _source(settings: RunSettings, what: MediaType) -> DataSource:
 
 
 def _image_format(settings: RunSettings, what: MediaType, frames: int) -> MediaFormat:
-    """Return the storage format for images like those of the data: size, channels and this number
-    of frames."""
+    """Return the storage format for the images: size and channels, chosen from a sample of the
+    data, and this number of frames."""
     found = _first_images(settings, what, frames)
     seen = [(*x_TCYX.shape[2:], _is_grey(x_TCYX)) for x_TCYX in found]
     if not seen:

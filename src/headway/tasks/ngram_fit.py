@@ -110,7 +110,7 @@ def _features(table: Ngrams, batch: Batch[T]) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class CountedTokens:
-    """Numbers of tokens: those whose n-grams were counted (`n`), and all (`of`)."""
+    """Token counts: tokens whose n-grams were counted (`n`), and all tokens (`of`)."""
 
     n: int
     of: int

@@ -177,7 +177,7 @@ class Objective(ABC, Generic[T]):
 
     def widest(self, items: TaskDataset[T]) -> int:
         """Return the length of the longest item over all epochs. If there is a source and a target,
-        it is that of the target."""
+        it is the length of the longest target."""
         return int(items.lengths[:, -1].max())
 
     def epoch(self, number: int) -> Sequence[EpochItems]:

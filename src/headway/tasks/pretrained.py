@@ -21,9 +21,9 @@ from headway.settings.warm_start import MAY_DIFFER
 from headway.tokens.tokenizer import Tokenizer, Vocabularies
 
 MIN_COVERAGE = 0.65
-"""Minimum share of words that must be single tokens of the vocabulary for a text to be in its
-language. Measured for English: prose 86 to 98 %, lists of names 69 %. Other languages have at most
-59 % (docs/models/base-en.md)."""
+"""Minimum fraction of words that must be single tokens of the vocabulary; below it, the text counts
+as another language. Measured for English: prose 86 to 98 %, lists of names 69 %. Other languages
+have at most 59 % (docs/models/base-en.md)."""
 
 ROWS, EVERY = 4000, 4
 """Number of data rows from which texts are sampled, and step of the sample: every fourth of the
@@ -36,8 +36,8 @@ WORD = re.compile(r"[^\W\d_]+")
 
 
 def with_pretrained(settings: RunSettings) -> RunSettings:
-    """Return the settings with the shipped encoder of the language as start run. They are unchanged
-    if this is not the task's default, or if the user chose another start."""
+    """Return the settings with the shipped encoder of the language as parent run. They are
+    unchanged if the task has no such default, or if the user chose another start."""
     name = pretrained_for(settings)
     return replace(settings, start=replace(settings.start, run=name)) if name else settings
 

@@ -160,7 +160,7 @@ def as_encoder_with_heads(model: nn.Module) -> EncoderWithHeads:
 
 
 class Readout(ABC):
-    """Method of reading the outputs of a task from a model, without weights of its own."""
+    """Parameter-free readout, which computes the outputs of a task from a model."""
 
     pools: ClassVar[bool] = False
     """Whether there is one output per sequence instead of one per position."""

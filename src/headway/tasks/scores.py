@@ -12,13 +12,13 @@ from headway.specs.metrics import METRICS, Metric
 from headway.specs.tasks import Spec
 
 Baselines = dict[str, dict[str, float]]
-"""Scores of simple methods without a neural network, by baseline and metric."""
+"""Scores of the baselines, by baseline and metric."""
 
 ScoreRow = tuple[str, str, str]
 """Row of a score table: name, value and remark."""
 
 Range = tuple[float, float]
-"""Lower and upper end of a 95 % confidence interval."""
+"""Lower and upper bounds of a 95 % confidence interval."""
 
 MODEL = "this model"
 

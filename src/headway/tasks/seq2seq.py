@@ -185,7 +185,8 @@ class Seq2SeqTask(Task):
     def test_details(
         self, use: InferenceRequest, judged: GeneratedTexts, examples: EvalSet
     ) -> tuple[list[ScoreRow], dict[str, Any]]:
-        """Return results on a test set other than metrics: table rows to print, and JSON facts."""
+        """Return results on a test set other than metrics, as table rows and as a JSON-compatible
+        dictionary."""
         return [], {}
 
     def evaluator(self, use: InferenceRequest) -> Seq2SeqEvaluator:
@@ -204,7 +205,8 @@ class Seq2SeqTask(Task):
 
     @abstractmethod
     def describe_source(self, example: int, prepared: PreparedData) -> dict[str, object]:
-        """Return a description of a training source, for error reports about failed steps."""
+        """Return a description of the source of a training example, for error reports about failed
+        steps."""
 
 
 class TextBaseline(NamedTuple):
@@ -272,8 +274,8 @@ class TargetLoss:
 
     @torch.no_grad()
     def mean(self, asked: EvalPass, items: Seq2SeqDataset) -> float:
-        """Return the loss in nats per target token, without label smoothing. It is that of the
-        decoder, or of CTC if there is no decoder."""
+        """Return the loss of the decoder in nats per target token, without label smoothing. Without
+        a decoder, return the loss of CTC."""
         train, most = self.settings.train, asked.max_examples
         plan = self.task.plan(items, min(train.batch_tokens, AT_ONCE), train.seed)
         rows = np.arange(len(items)) if most is None else np.flatnonzero(items.example_index < most)

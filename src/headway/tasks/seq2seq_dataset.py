@@ -97,8 +97,8 @@ class ImagePlan(StepPlan):
         return max(int(ROOM * share * rows) + 1, int(self.text_lengths.max()))
 
     def limits(self, micro_tokens: int) -> tuple[int, int]:
-        """Return the maximum numbers of image positions and of text tokens in a micro-batch. At
-        least one example fits."""
+        """Return the maximum numbers of image positions and of text tokens in a micro-batch. The
+        limits always allow at least one example."""
         largest = self.largest
         if not self.is_mixed:
             rows = min(max(micro_tokens, largest), self.source_tokens)
@@ -249,8 +249,8 @@ def padded_lengths(lengths: IntArray, n_rows: int, longest: int) -> IntArray:
     added from the last sequence backwards, up to `longest` each.
 
     Every padding position then has an image to attend to, and no image is needed for padding alone.
-    Kernels for long sequences do not support attention to nothing. Causal attention hides padding
-    from the real tokens before it.
+    Kernels for long sequences do not support positions that attend to nothing. Causal attention
+    hides padding from the real tokens before it.
     """
     room = (longest - lengths)[::-1]
     taken = np.cumsum(room) - room

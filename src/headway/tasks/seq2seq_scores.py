@@ -83,7 +83,7 @@ class EvalSet:
     """Names of the sources, for lists of examples."""
 
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Further facts about the examples, for JSON output."""
+    """Additional details of the examples, for JSON output."""
 
     files: DataSettings | None = None
     """Data settings that name the files of a test set; None for the validation set."""
@@ -108,7 +108,7 @@ class TextPredictions:
 
     details: Sequence[ScoreRow] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Further results, such as the decoding speed, for JSON output."""
+    """Additional results, such as the decoding speed, for JSON output."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class TextEvaluator(Evaluator[EvalSet, TextPredictions]):
     def details(
         self, judged: GeneratedTexts, examples: EvalSet
     ) -> tuple[list[ScoreRow], dict[str, Any]]:
-        """Return results other than metrics: table rows to print, and JSON facts."""
+        """Return results other than metrics, as table rows and as a JSON-compatible dictionary."""
         return [], {}
 
     def thumbnails(self, examples: EvalSet, outputs: Sequence[str]) -> dict[str, list[Thumbnail]]:

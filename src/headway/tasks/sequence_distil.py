@@ -53,7 +53,7 @@ def prepare_distilled(
 
 
 def with_teachers_words(settings: RunSettings) -> RunSettings:
-    """Return settings with which the data is prepared with the teacher's vocabulary."""
+    """Return the settings, changed so that the data is tokenized with the teacher's vocabulary."""
     path = file_in(run_folder(settings.distil.teacher), TOKENIZER)
     return replace(settings, tokenizer=replace(settings.tokenizer, file=str(path)))
 

@@ -1,8 +1,8 @@
 """Base class of tasks: data preparation, statistics, training, prediction and evaluation.
 
-Each task has its own module in this package. Static facts about it are in the table of
-`specs/tasks.py`, whose rows name these classes. The `Objective` of a task defines its loss and its
-scores.
+Each task has its own module in this package. The static properties of a task are in the table
+of `specs/tasks.py`, whose rows name these classes. The `Objective` of a task defines its loss and
+its scores.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Task(ABC):
         return f"{prepared.train.n:,} {self.row.counts}s"
 
     def facts(self, settings: RunSettings, prepared: PreparedData) -> DatasetStats:
-        """Return facts about the data on which default settings depend. By default the data is
+        """Return the dataset statistics on which default settings depend. By default the data is
         text."""
         from headway.tasks.parent_run import parent_of
 

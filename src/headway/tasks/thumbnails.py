@@ -19,7 +19,7 @@ OF_PAIR = 5
 """Number of examples per pair of confused classes: one row of thumbnails."""
 
 SINGLE = 12
-"""Number of correct predictions in the report, and of wrong ones, most confident first."""
+"""Number of correct predictions in the report, and likewise of wrong ones, most confident first."""
 
 DESCRIBED = 24
 """Number of examples that the report shows with their generated texts."""

@@ -57,8 +57,8 @@ WORST = 5
 references."""
 
 NEAR_S = (0.05, 0.1)
-"""Maximum errors in seconds for which the share of word boundaries is reported; 50 ms is a usual
-tolerance for word alignment."""
+"""Tolerances in seconds: the fraction of word boundaries within each is reported. 50 ms is usual
+for word alignment."""
 
 ReferenceWord = tuple[str, float, float]
 """Word of a reference transcript, with its start and end in seconds."""
@@ -282,14 +282,14 @@ class Boundaries:
     n_words: int
     median_s: float
     shares: tuple[float, ...]
-    """Shares of boundaries whose error is at most each of the limits in `NEAR_S`, from 0 to 1."""
+    """Fraction of word boundaries whose error is within each tolerance in `NEAR_S`, from 0 to 1."""
 
 
 def error_details(
     references: Sequence[str], outputs: Sequence[str], places: Sequence[str]
 ) -> tuple[list[ScoreRow], dict[str, Any]]:
-    """Return table rows and JSON facts about word and character errors. `places`: names of the
-    recordings, for the list of the worst transcripts."""
+    """Return details of the word and character errors, as table rows and as a JSON-compatible
+    dictionary. `places`: names of the recordings, for the list of the worst transcripts."""
     of_words, of_characters = (
         word_errors(references, outputs),
         character_errors(references, outputs),

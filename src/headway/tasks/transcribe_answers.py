@@ -37,8 +37,7 @@ class NamedRecording:
 
     name: str
     blocks: Iterable[AnyFloatArray]
-    """Blocks of samples, which are decoded during iteration. Errors of reading are raised at that
-    time."""
+    """Blocks of samples, decoded lazily during iteration; read errors are raised then."""
 
 
 @dataclass

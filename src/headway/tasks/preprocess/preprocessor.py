@@ -205,7 +205,7 @@ class MaskedDataset(TaskDataset[MaskTargets], Protocol):
         ...
 
     def example(self, row: int) -> JsonDict:
-        """Return a description of an item for people."""
+        """Return a human-readable description of an item."""
         ...
 
 

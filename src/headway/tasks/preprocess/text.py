@@ -44,8 +44,8 @@ from headway.tasks.preprocess.preprocessor import InputLine, Preprocessor, TextP
 from headway.tokens.tokenizer import Tokenizer
 
 DROP = 8
-"""Constant in the random key of dropped words, so that they are independent of other random choices
-with the same seed and epoch."""
+"""Salt in the random seed of word dropout. It makes the dropped words independent of other random
+choices with the same seed and epoch."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class TextDataset:
     """Whether the model has segment embeddings for the two texts of a pair."""
 
     drop: float = 0.0
-    """Probability with which each word is dropped in training; 0: no words are dropped."""
+    """Word dropout: probability that a word is dropped in training; 0: no dropout."""
 
     @property
     def lengths(self) -> IntArray:
@@ -91,8 +91,7 @@ class TextDataset:
         return ModelInput(pad_rows(read.tokens, layout.n_rows), layout, segments_N)
 
     def _thinned(self, rows: IntArray, read: FlatSequences, draw: EpochSeed) -> FlatSequences:
-        """Return the windows without randomly dropped words. At least one word of each window is
-        kept."""
+        """Return the windows after word dropout. At least one word of each window is kept."""
         reader, draws = self.reader, CounterRandom(draw.seed, draw.epoch)
         example, start, _ = (part[rows] for part in reader.windows)
         places = reader.text.offsets[example] + start
@@ -179,7 +178,7 @@ class TextPreprocessor(Preprocessor):
     """Whether texts that are too long are split into windows; if not, they raise an error."""
 
     drop: float = 0.0
-    """Probability with which each word is dropped in training; 0: no words are dropped."""
+    """Word dropout: probability that a word is dropped in training; 0: no dropout."""
 
     @classmethod
     def of(cls, settings: Resolved, tokenizer: Tokenizer | None) -> TextPreprocessor:
