@@ -39,8 +39,8 @@ def has_search(run: LoadedRun) -> bool:
 
 
 def searcher_for(run: LoadedRun, model: Seq2Seq, decode: DecodeSettings) -> Searcher:
-    """Return the searcher of the run. If the model has a CTC head, it scores with CTC and attention
-    jointly."""
+    """Return the searcher of the run. If the model has a CTC head, hypotheses are scored by CTC and
+    attention jointly."""
     specials = SpecialTokens.of(run.vocab.target)
     if model.ctc is None:
         return Searcher([model], decode, specials)

@@ -248,7 +248,7 @@ class BeamRecorder:
 def _places(
     known: dict[tuple[int, ...], int], tokens_WT: Tensor, value_W: Tensor, lengths: Sequence[int]
 ) -> list[int]:
-    """Ids of the nodes in the beam, best first. Unused beam positions are left out."""
+    """Return the ids of the nodes in the beam, best first. Unused beam positions are left out."""
     rows = zip(tokens_WT.tolist(), value_W.tolist(), lengths, strict=True)
     return [known[tuple(tokens[:n])] for tokens, value, n in rows if value > -torch.inf]
 

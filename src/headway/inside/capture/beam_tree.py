@@ -167,7 +167,7 @@ class BeamTree:
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Ids of the children of each node by its id, sorted by beam group and rank."""
+        """Ids of each node's children, indexed by node id and sorted by beam group and rank."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for node in self.nodes[1:]:
             found[node.parent].append(node.id)

@@ -58,7 +58,7 @@ class Corpus:
     """Reference outputs for a model that generates text; None if they are unknown."""
 
     labels: tuple[int, ...] | None = None
-    """Class index of each example; None if it is unknown."""
+    """Class index of each example; None if the classes are unknown."""
 
     cut: bool = False
     """Whether examples were left out because the corpus exceeds a limit."""

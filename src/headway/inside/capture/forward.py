@@ -39,8 +39,8 @@ from headway.tasks.preprocess.preprocessor import MaskedDataset, MaskTargets, pr
 from headway.tasks.readout import OneVector, Read, as_model, readout_of
 
 TOGETHER = 2048
-"""Number of tokens per batch when variants of one reading are computed together, such as with
-different hidden tokens. It trades speed for memory."""
+"""Number of tokens per batch when variants of one reading are computed together, such as one
+variant per hidden token. A larger number is faster, but needs more memory."""
 
 __all__ = [
     "NO_INTERVENTION",
@@ -240,7 +240,7 @@ def _with_tree(
     causal: bool = False,
     own: bool = False,
 ) -> ModelInput:  # fmt: skip
-    """Return the input with an attention mask that hides these tokens, or unchanged if there are
+    """Return the input with an attention mask that hides the given tokens; unchanged if there are
     none."""
     if not any(hidden):
         return given

@@ -1,5 +1,5 @@
-"""Scores of the n-gram model that some neural models contain: with hidden tokens, and by
-contribution of each token."""
+"""Scores of the n-gram model that some neural models contain, with tokens hidden or divided into
+contributions of the tokens."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ def ngram_occurrences(
 def _texts(
     table: Ngrams, reading: Reading, change: Intervention
 ) -> list[tuple[tuple[int, ...], int | None]]:
-    """Yield for each output the positions that its n-grams may use, and the position of the
-    output."""
+    """Return, for each output, the positions that its n-grams may use and its own position."""
     hidden = set(change.places(reading.last.name))
     every = range(len(reading.last))
     # Hiding a token hides it from other tokens, not from itself.

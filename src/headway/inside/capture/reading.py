@@ -61,12 +61,12 @@ NEW_TOKENS = 24
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationOptions:
-    """Options of generation: a given output, a forced prefix, decoding settings and a length
+    """Generation options: a forced output, a forced prefix, decoding settings and a length
     limit."""
 
     output: str | Sequence[int] | None = None
-    """Given output, which the model reads instead of generating one: text, or token ids without
-    special tokens. None: generate the output."""
+    """Forced output, which the model reads instead of generating one (teacher forcing): text, or
+    token ids without special tokens. None: generate the output."""
 
     prefix: str = ""
     """Text that the output must begin with."""
@@ -98,7 +98,7 @@ def read(
     Args:
         run: The run, opened by `load`.
         text: Text to read, or a file (or opened `MediaInput`) for a run that reads media.
-        ask: Options of generation, such as a given output.
+        ask: Generation options, such as a forced output.
         change: Tokens to hide and heads to disable.
 
     Returns:
@@ -310,7 +310,7 @@ def write_uncached(
     """Generate greedily after the tokens `start`. Return the new tokens, and whether the end token
     was generated.
 
-    It works without a cache, because caches do not support hidden tokens.
+    The KV cache is not used, because it does not support hidden tokens.
     """
     tokenizer, name = run.vocab.target, Anatomy.of(run.model).stacks[-1].stream
     never = sorted(tokenizer.specials - {tokenizer.eos})
@@ -443,8 +443,8 @@ def _name(run: LoadedRun, id: int) -> str:
 
 
 def align_by_ctc(run: LoadedRun, media: MediaInput, tokens: list[int]) -> Reading:
-    """Align a recording with a known text by CTC. Each token is an output at its most probable
-    position."""
+    """Return a reading with the CTC forced alignment of a known text to a recording. Each token is
+    an output at its most probable position."""
     reading = _unanswered(run, media)
     return _place_symbols(run, reading, _symbols(run, reading, NO_INTERVENTION), tokens)
 

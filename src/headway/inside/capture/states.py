@@ -23,7 +23,7 @@ StateEdit = Callable[[Site, Tensor], Tensor | None]
 keep them."""
 
 READ_AT_ONCE = 2048
-"""Number of tokens per forward pass, which bounds memory."""
+"""Maximum number of tokens per forward pass. The limit bounds memory."""
 
 
 def batches(

@@ -21,8 +21,8 @@ SIDES = {
     "decoder": ("target", "target"),
     "cross": ("target", "source"),
 }
-"""Names of the streams of queries and keys for each kind of attention in an encoder-decoder. Every
-other model has a single stream and one kind of attention, `self`."""
+"""Names of the streams that supply the queries and the keys, for each kind of attention in an
+encoder-decoder. Every other model has a single stream and one kind of attention, `self`."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Reading:
 
     direction: tuple[float, ...] = ()
     """Unit vector of the embedding without interventions, along which effects of interventions are
-    measured. Empty for all other outputs but numbers."""
+    measured. For a number it is (1,), and for all other outputs it is empty."""
 
     finished: bool = True
     """Whether the generated output ends with an end token."""
@@ -143,8 +143,9 @@ class Reading:
         return self.continues or "target" in self.streams
 
     def sides(self, kind: str) -> tuple[str, str]:
-        """Return the names of the streams of queries and keys for a kind of attention. For the name
-        of a stack, both are its own stream."""
+        """Return the names of the streams that supply the queries and the keys of one kind of
+        attention. If `kind` is the name of a stack (self-attention), both are the stream of that
+        stack."""
         return SIDES.get(kind, (self.first.name, self.first.name))
 
     @property

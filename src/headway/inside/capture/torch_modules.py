@@ -27,8 +27,8 @@ from headway.nn.norms import LayerNorm, RMSNorm
 from headway.nn.stack import Stack
 
 TOLERANCE = 1e-5
-"""Maximum difference from the output of the torch module. It is relative to the largest output
-value if that is above 1."""
+"""Maximum allowed difference from the output of the torch module. It is relative to the largest
+output value if that is above 1."""
 
 TASK = "vectors"
 """Value of `task` for readings whose outputs are one vector per token, without words or labels."""

@@ -170,12 +170,12 @@ def trace(
     gradients: bool = False,
     beam: bool = False,
 ) -> Trace:
-    """Record everything that the run computes for one input.
+    """Record the tensors that the run computes for one input.
 
     Args:
         run: The run, opened by `load`.
         text: Text to trace, file for a run that reads media, or existing `Reading`.
-        ask: Options of generation, such as a given output.
+        ask: Generation options, such as a forced output.
         change: Tokens to hide and heads to disable.
         gradients: Also record the gradients of the outputs with respect to attention weights.
         beam: Also record the tree of the beam search that found the output.
@@ -317,7 +317,7 @@ def _layers(tensors: Mapping[str, Tensor], group: str) -> dict[str, list[Tensor]
 KINDS = (*SIDES, "self")
 STACKS = ("encoder", "decoder", "self")
 ONLY = (["text"], ["image"], ["audio"])
-"""Streams of a model with a single stream: text, image or audio."""
+"""Possible stream names of a model with a single stream."""
 
 
 def check(trace: Trace) -> None:
@@ -389,8 +389,8 @@ def _check_shapes(name: str, layers: Sequence[Tensor], expected: tuple[int | Non
 
 
 def _lengths(reading: Reading, kind: str, known: Sequence[str], group: str) -> tuple[int, int]:
-    """Return the number of queries and of keys of a kind of attention. For the name of a stack,
-    both are its number of tokens."""
+    """Return the number of queries and of keys of a kind of attention. If `kind` is the name of a
+    stack, both are the number of tokens in that stack."""
     if kind not in known:
         raise DataError(f"unknown name {group}.{kind}: the kinds are {', '.join(known)}.")
     rows, columns = reading.sides(kind)

@@ -25,7 +25,7 @@ class BatchOutputs:
     for classes and embeddings."""
 
     owner_R: Tensor
-    """Index in the batch of the reading that each output belongs to."""
+    """For each output, the batch index of the reading it belongs to."""
 
     place_R: Tensor
     """Position in the last stream that each output is read from; -1 if it is read from the whole

@@ -47,8 +47,8 @@ class AudioAlignment:
     rows: RowRanges
 
     coverage: AttentionCoverage
-    """Fraction of the aligning heads' attention that is on the path or in the interval of the word,
-    compared with chance."""
+    """Fractions of the aligning heads' attention that fall on the path and in the interval of the
+    word, and the fraction expected by chance."""
 
     def describe(self) -> str:
         """Return sentences for the user about how well the heads follow the audio."""
@@ -125,8 +125,8 @@ def ctc_log_probs(run: LoadedRun, trace: Trace) -> Tensor | None:
 
 
 def by_ctc(logs_SV: Tensor, reading: Reading) -> RowRanges | None:
-    """Align each word token of the output by CTC. Return None if the text has more symbols than the
-    audio can hold."""
+    """Return the CTC forced alignment of each word token of the output to audio frames. Return None
+    if the text has more symbols than the audio can hold."""
     numbers = written_words(reading)
     spoken = [place for place, number in enumerate(numbers) if number >= 0]
     if not reading.writes:

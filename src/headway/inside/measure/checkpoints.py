@@ -23,7 +23,7 @@ from headway.training.checkpoint import Checkpoints
 FINAL = "final"
 
 Measures = dict[str, dict[str, float]]
-"""Measured values by figure, and by line within the figure."""
+"""Measured values, keyed by figure and then by curve within the figure."""
 
 
 @dataclass(frozen=True)

@@ -297,7 +297,7 @@ def _align(run: LoadedRun, reading: Reading, change: Intervention) -> tuple[list
     """Return the position of each output word, and the source token on which it depends most.
 
     That is the token with the largest |gradient × input| of the word's log-probability, summed over
-    the embedding. Special tokens and punctuation are left out.
+    the embedding dimensions. Special tokens and punctuation are left out.
     """
     if "source" not in reading.streams:
         return [], []
@@ -347,8 +347,8 @@ def _repeat(run: LoadedRun, seen: dict[tuple[str, int], _Layer], change: Interve
 
 
 LIFT = 2.0
-"""Minimum ratio to the score of uniform attention, because in a short text even uniform attention
-can reach a threshold."""
+"""Minimum required ratio of a head's score to that of uniform attention, because in a short text
+even uniform attention can reach a threshold."""
 
 
 @dataclass(frozen=True)
@@ -422,7 +422,7 @@ class TokenFrequencies:
         """Return the position of a text's rarest token; None for media, whose positions have no
         token ids.
 
-        Of equally frequent tokens, the one with the higher id counts as rarer.
+        Among equally frequent tokens, the one with the higher id counts as rarer.
         """
         places = [
             place

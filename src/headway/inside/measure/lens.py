@@ -200,19 +200,19 @@ FEWEST = 20
 validation and test."""
 
 MOST = 2000
-"""Maximum number of corpus examples for the fit; more examples change the fit little."""
+"""Maximum number of corpus examples for the fit; more examples barely change it."""
 
 STEPS, LOOKS = 320, 16
-"""Number of steps of the fit, and number of validations during the fit."""
+"""Number of fitting steps, and number of validations during the fit."""
 
 ROWS = 128
-"""Approximate number of tokens per step of the fit."""
+"""Approximate number of tokens per fitting step."""
 
 RATE = 5e-3
 """Learning rate of AdamW for the maps, which start at zero; validation selects the best step."""
 
 SHRINK = 0.02
-"""Weight decay of the maps towards zero (the plain logit lens), as a factor of the learning
+"""Weight decay of the maps towards zero (the plain logit lens); AdamW multiplies it by the learning
 rate."""
 
 HIDDEN = 0.15

@@ -26,8 +26,8 @@ from headway.inside.measure.maps.rollout import rollout
 from headway.tasks.loaded_run import LoadedRun
 
 SLOPE_WORK, HIDE_WORK, PATH_WORK = 6_000, 3_000, 400
-"""Maximum products of outputs and input positions for gradients, occlusion and integrated
-gradients. Larger maps are made only with `slow`."""
+"""Cost limits for gradients, occlusion and integrated gradients, as outputs × input positions.
+Larger maps are made only with `slow`."""
 
 STEPS = 64
 """Maximum number of steps of integrated gradients. Images have many positions, so each step is

@@ -51,7 +51,7 @@ class TokenIndex:
     site: Site
     texts: list[Passage]
     where_N2: NDArray[np.int32]
-    """Index of the passage and position in the passage of each token."""
+    """Passage index of each token, and its position in that passage."""
 
     unit_ND: NDArray[np.float16]
     length_N: Float32Array

@@ -23,8 +23,8 @@ MOST_PLACES = 512
 table, and fast."""
 
 STILL = 0.1
-"""Minimum range of values over positions for a dimension that distinguishes positions, in encodings
-with values from -1 to 1."""
+"""Minimum range of a dimension's values over positions for it to count as distinguishing positions,
+in encodings with values from -1 to 1."""
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,8 @@ def slow_share(code: PositionCode, n_places: int) -> float:
     assert code.table_PD is not None
     table_PD = code.table_PD[:n_places]
     range_D = table_PD.amax(0) - table_PD.amin(0)
-    # Trained encodings have any scale. Half the range that a tenth of the dimensions exceed
-    # replaces 1.
+    # Trained encodings can have any scale. It is estimated as half the range that a tenth of the
+    # dimensions exceed.
     size = float(range_D.quantile(0.9)) / 2 if code.rate_I is None else 1.0
     return float((range_D < STILL * size).float().mean())
 
@@ -239,7 +239,8 @@ def _spearman(one: Tensor, other: Tensor) -> float:
 
 @dataclass(frozen=True)
 class ShiftTest:
-    """Test whether one matrix maps the encoding of position p to that of p + k, for all p."""
+    """Result of testing whether one matrix maps the encoding of position p to that of p + k, for
+    all p."""
 
     k: int
     exact: float | None

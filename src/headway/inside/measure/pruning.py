@@ -116,7 +116,8 @@ def select_heads(
     """Return at most `n_heads` heads from the front of `order`, but never all heads of an attention
     layer.
 
-    A group of heads that does not fit is skipped, so the result may have fewer heads.
+    A group of heads that would break one of these limits is skipped, so the result may have fewer
+    heads.
     """
     left: dict[tuple[str, int], int] = {}
     for kind, layer, _ in all_heads(settings):
@@ -161,7 +162,7 @@ def prune_heads(model: nn.Module, settings: ModelSettings, gone: Iterable[HeadId
 
 
 def _cut(weights: dict[str, Tensor], where: str, attention: Attention, heads: list[int]) -> None:
-    """Remove the weights of all heads but these from one attention layer."""
+    """Remove the weights of all heads except `heads` from one attention layer."""
     sharing, width = attention.n_heads // attention.n_kv_heads, attention.d_head
     groups = list(dict.fromkeys(head // sharing for head in heads))
     chosen = dict(zip("qkv", (heads, groups, groups), strict=True))
@@ -184,8 +185,8 @@ def _cut(weights: dict[str, Tensor], where: str, attention: Attention, heads: li
 def save_pruned(run: LoadedRun, gone: Iterable[HeadId], out: Path, *, compact: bool = True) -> None:
     """Write a run folder with the pruned model, its settings and the tokenizer.
 
-    With `compact`, a run in 8 bits stays in 8 bits. The settings are written last, so that a folder
-    with settings is complete.
+    With `compact`, an int8 run stays int8. The settings are written last, so that a folder with
+    settings is complete.
     """
     gone = frozenset(gone)
     small = prune_heads(run.model, run.shape, gone)

@@ -219,8 +219,8 @@ class _LayerTour:
 
 
 TOKENS = 24
-"""Number of tokens whose keys and values are stored. Of the other tokens, only attention scores and
-weights are."""
+"""Number of tokens whose keys and values are stored. For the other tokens, only attention scores
+and weights are stored."""
 
 NEURONS = 8
 """Number of feed-forward neurons that are shown: those that add most. The others are summed."""
@@ -438,8 +438,8 @@ def subscript(number: int) -> str:
 
 
 ROUGH = 3e-4
-"""Maximum error from storing weights in 16 bits, relative to the largest value of a vector. Above
-it, weights have 32 bits."""
+"""Maximum allowed error from storing weights in 16 bits, relative to the largest value of a vector.
+Above it, weights have 32 bits."""
 
 VectorName = tuple[str, str]
 """Name of a vector, and its symbol in formulas."""
@@ -467,7 +467,7 @@ class WalkBuilder:
     them."""
 
     room: int
-    """Maximum number of weights stored of one matrix. Of a larger matrix, only the rows with the
+    """Maximum number of weights stored of one matrix. For a larger matrix, only the rows with the
     strongest outputs are stored."""
 
     vectors: dict[str, Tensor] = field(default_factory=dict)
@@ -500,8 +500,8 @@ class WalkBuilder:
     ) -> str:  # fmt: skip
         """Add a step for a matrix with an optional bias.
 
-        `true_E`: result that the model computed. Of a large matrix, only the rows with the
-        strongest outputs are stored, and the other outputs are taken from `true_E`.
+        `true_E`: result that the model computed. For a large matrix, only the rows with the
+        strongest outputs are stored; the other outputs are taken from `true_E`.
         """
         weight_ED, bias_E = (None if part is None else part.detach().float() for part in matrix)
         assert weight_ED is not None

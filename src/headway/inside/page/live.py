@@ -204,7 +204,7 @@ READERS: Mapping[str, Callable[[str, Any], Any]] = {
     "walk": _maybe(_walk),
     "maps": _yes,
 }
-"""Function that parses the value of each key of a request."""
+"""Parsing function for the value of each request key."""
 
 
 SLOW = "saliency"

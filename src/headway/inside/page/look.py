@@ -63,11 +63,11 @@ class LookOptions:
     default."""
 
     pins: tuple[int, ...] = ()
-    """Positions of tokens whose attention is stored exactly. Longer texts than 256 tokens have
-    pooled maps for all other tokens."""
+    """Positions of tokens whose attention is stored exactly. In texts longer than 256 tokens, the
+    attention of all other tokens is pooled."""
 
     slow: bool = False
-    """Whether to compute attribution maps that are slow."""
+    """Whether to also compute slow attribution maps."""
 
     checkpoints: bool | None = None
     """Whether to show the progress of training over the kept checkpoints. None: only if there are
@@ -173,7 +173,7 @@ def look(
     Args:
         run: Opened run, its folder or name, or a trace.
         text: Text to inspect; ignored if `run` is a trace.
-        ask: Options of generation, such as a given output.
+        ask: Generation options, such as a forced output.
         change: Tokens to hide and heads to disable.
         file: Image, video or recording to inspect instead of a text.
         against: Second run to compare with the first.
@@ -268,7 +268,7 @@ def load_map_accuracy(run: LoadedRun, path: Path | None = None) -> dict[str, Any
 
 
 def run_facts(run: LoadedRun) -> dict[str, Any]:
-    """Return the name and the facts of a run for the header of a page."""
+    """Return the name of a run, and its task, size and origin, for the header of a page."""
     parameters = sum(parameter.numel() for parameter in run.model.parameters())
     facts = [run.settings.task, *run.shape.size_facts, f"{parameters:,} parameters"]
     if (run.folder / IMPORTED).is_file():

@@ -51,10 +51,11 @@ def format_trace(
     width: int | None = None,
     ink: str | None = None,
 ) -> str:
-    """Return all parts of a trace that fit a terminal, as text.
+    """Return all parts of a trace that a terminal can show, as text.
 
     `stream`: output stream whose capabilities determine colours and width. `width`: number of
-    columns instead. `ink`: style instead, one of `colour`, `blocks` and `ascii`.
+    columns, in place of the stream's. `ink`: style (`colour`, `blocks` or `ascii`), in place of the
+    stream's.
     """
     hand = style_for(stream) if ink is None else STYLES[ink]
     room = width_of(stream) if width is None else width
@@ -459,8 +460,8 @@ STYLES = {"ascii": ASCII, "blocks": BLOCKS, "colour": COLOUR}
 
 
 def style_for(stream: Any) -> TerminalStyle:
-    """Return the style for an output stream: colours if the terminal has them, blocks if it has
-    only UTF-8, otherwise ASCII."""
+    """Return the style for an output stream: colours if the terminal supports them, blocks if it
+    supports only UTF-8, otherwise ASCII."""
     name = (getattr(stream, "encoding", None) or "utf-8").lower().replace("-", "")
     if name != "utf8":
         return ASCII

@@ -208,9 +208,9 @@ def _entry(
 ) -> dict[str, Any]:
     """Return the browsable data of a feature.
 
-    `fires`: fraction of tokens on which it is active. `strength`: largest activation. `profile`:
-    mean activation by site. `site`: index of the strongest site. `contexts`: tokens with their
-    activations.
+    Its keys are `fires` (fraction of tokens on which the feature is active), `strength` (largest
+    activation), `profile` (mean activation by site), `site` (index of the strongest site) and
+    `contexts` (tokens with their activations).
     """
     return {
         "fires": round(fires, 6),

@@ -51,8 +51,8 @@ def effects(
     """Remove each feature from its strongest contexts, in its strongest layer, and return the
     effect of each feature.
 
-    `nats`: increase of the loss in these contexts. `kl`: KL divergence between the outputs. The
-    entry is None for a feature that is never active.
+    An effect has two keys: `nats` is the increase of the loss in these contexts, and `kl` the KL
+    divergence between the outputs. The effect is None for a feature that is never active.
     """
     jobs = [
         FeatureRemoval(factor, found.sites[sites[factor]], context, texts[context.passage])

@@ -16,8 +16,8 @@ from headway.specs.values import check_values
 from headway.tasks.loaded_run import LoadedRun
 
 TOKENS_PER_FEATURE = 8
-"""Minimum number of corpus tokens per feature. It is a judgement: with fewer, a feature has hardly
-any data to be learned from."""
+"""Minimum required number of corpus tokens per feature, a heuristic: with fewer, a feature has
+hardly any data to be learned from."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,7 +85,7 @@ class SparseCoder:
         return SparseCoder(self.atoms_AD.to(device), self.l1)
 
     def restart_atoms(self, numbers_R: Tensor, rows_RD: Tensor) -> None:
-        """Replace atoms that are never active by reconstruction errors, scaled to norm one."""
+        """Set atoms that are never active to reconstruction errors, scaled to norm one."""
         self.atoms_AD[numbers_R] = F.normalize(rows_RD, dim=1)
         self.hessian_A[numbers_R] = self.hessian_A.mean()
 
@@ -167,8 +167,8 @@ class TopKCoder:
 
     @torch.no_grad()
     def restart_atoms(self, numbers_R: Tensor, rows_RD: Tensor) -> None:
-        """Replace atoms that the auxiliary loss could not revive by reconstruction errors, and
-        reset their optimizer moments."""
+        """Set atoms that the auxiliary loss could not revive to reconstruction errors, and reset
+        their optimizer moments."""
         rows_RD = F.normalize(rows_RD, dim=1)
         self.atoms_AD[numbers_R] = rows_RD
         self.reader_AD[numbers_R] = rows_RD * self.reader_AD.norm(dim=1).mean()

@@ -58,7 +58,7 @@ METHODS: dict[str, Callable[[LoadedRun, Trace], list[Map]]] = {
     "integrated": lambda run, trace: [integrated_gradients(run, trace, most=STEPS)],
     "occlusion": lambda run, trace: [occlusion(run, trace)],
 }
-"""Methods by name, fastest first. A method may make several maps: `gradients` makes
+"""Attribution methods by name, fastest first. A method may make several maps: `gradients` makes
 `gradxattention` and `gradxinput`, and `heads` makes one map per head."""
 
 COSTLY = ("flow", "gradients", "integrated", "occlusion")
@@ -87,7 +87,8 @@ def make(run: LoadedRun, trace: Trace, names: Iterable[str] = METHODS) -> list[M
 
 
 def check_methods(names: Iterable[str]) -> list[str]:
-    """Raise an error if a name is not that of a method."""
+    """Return the names as a list. Raise an error if one is not the name of an attribution
+    method."""
     found = list(ensure_list(names))
     for name in found:
         if name not in METHODS:

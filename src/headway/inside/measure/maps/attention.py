@@ -30,7 +30,7 @@ def layer_maps(run: LoadedRun | None, trace: Trace, how: str) -> list[Map]:
 
 
 def _layers(run: LoadedRun | None, trace: Trace) -> list[tuple[str, str, Tensor]]:
-    """Yield the name of each attention layer, the stream of its keys, and its weights for each
+    """Return the name of each attention layer, the stream of its keys, and its weights for each
     output."""
     reads_RT = readout_RT(run, trace.reading)
     return [

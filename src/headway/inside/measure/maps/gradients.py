@@ -136,7 +136,7 @@ def _each(
 
 
 def gradients_of(worth_R: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradients of several numbers with respect to each leaf tensor, stacked along a new
+    """Return the gradients of several scalars with respect to each leaf tensor, stacked along a new
     first axis."""
     if len(worth_R) >= SEVERAL:
         with contextlib.suppress(RuntimeError), warnings.catch_warnings():

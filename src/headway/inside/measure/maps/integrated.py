@@ -47,8 +47,8 @@ MOST_STEPS = 256
 remaining error."""
 
 LEAST_EFFECT = 0.1
-"""Minimum effect of a text in nats for relative errors. Without a minimum, texts with almost no
-effect would never converge."""
+"""Lower bound in nats for the effect of a text when errors are divided by it. Without the bound,
+texts with almost no effect would never converge."""
 
 SAMPLE = 256
 """Number of tokens whose mean embedding is the baseline. They are spread evenly over the
@@ -87,9 +87,9 @@ def integrated_gradients(
     """Compute integrated gradients adaptively, by halving the segments of the path with a large
     error.
 
-    It stops when the sum over tokens is within 1 % of the effect of the text for each output, or
-    after `most` steps. The `facts` of the map are the largest number of steps and the largest error
-    of any output.
+    The computation stops when the sum over tokens is within 1 % of the effect of the text for each
+    output, or after `most` steps. The `facts` of the map are the largest number of steps and the
+    largest error of any output.
 
     `baseline`: `mean` for the mean of tokens at each position (see `baseline_TD`), or `zero` for
     the zero vector.

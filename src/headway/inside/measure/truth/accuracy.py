@@ -287,8 +287,8 @@ def centre_map(case: Case) -> Map:
 
 
 def diagonal_map(case: Case) -> Map:
-    """Return a baseline map that points at the input position with the same relative position as
-    the output."""
+    """Return a diagonal baseline map: each output points at the input position at the same fraction
+    of the sequence length."""
     n_rows, n_columns = len(case.reading.last), len(case.reading.streams[case.stream])
     rows = [output.row or 0 for output in case.reading.outputs]
     at_R1 = torch.tensor(rows)[:, None] / max(n_rows - 1, 1)

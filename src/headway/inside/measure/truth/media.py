@@ -253,7 +253,7 @@ Times = Sequence[tuple[float, float]]
 
 
 def boundary_errors(found: Times, known: Times) -> list[float]:
-    """Absolute differences in seconds between found and known word boundaries."""
+    """Return the absolute differences in seconds between found and known word boundaries."""
     pairs = zip(found, known, strict=True)
     return [abs(a - b) for mine, right in pairs for a, b in zip(mine, right, strict=True)]
 
@@ -278,9 +278,10 @@ def _ends(words: Sequence[WordTiming]) -> Times:
 def measure_times(run: LoadedRun, cases: Sequence[SpokenCase]) -> dict[str, Any]:
     """Return the median error of word boundaries in milliseconds, by method.
 
-    `own_ms`: error of the method's own boundaries. `median_ms`: error after boundaries are moved to
-    pauses. The method `attention` uses heads that are selected in each recording alone. The method
-    `best head` is a single head, selected on one half of the recordings and evaluated on the other.
+    The key `own_ms` has the errors of each method's own boundaries, and `median_ms` the errors
+    after boundaries are moved to pauses. The method `attention` uses heads that are selected in
+    each recording alone. The method `best head` is a single head, selected on one half of the
+    recordings and evaluated on the other.
     """
     errors: dict[str, list[float]] = {}
     own: dict[str, list[float]] = {}

@@ -1,5 +1,5 @@
-"""Section of attention weights: all weights of one text by kind, layer and head, in eight bits
-(error at most 1/510).
+"""Page section for attention weights: all weights of one text by kind, layer and head, in eight
+bits (error at most 1/510).
 
 Above `MOST` tokens, blocks of tokens are pooled by their maximum, so that no large weight is lost.
 Queries that the user pins keep their exact weights.

@@ -1,4 +1,5 @@
-"""Section of a recording: spectrogram and waveform, attention of each word, and word timestamps."""
+"""Page section for a recording: spectrogram and waveform, attention of each word, and word
+timestamps."""
 
 from __future__ import annotations
 

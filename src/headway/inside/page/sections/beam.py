@@ -1,5 +1,5 @@
-"""Section of the beam search: its tree, why each hypothesis was kept or pruned, and the attention
-of hypotheses."""
+"""Page section for the beam search: its tree, why each hypothesis was kept or pruned, and the
+attention of hypotheses."""
 
 from __future__ import annotations
 

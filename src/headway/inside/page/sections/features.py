@@ -1,5 +1,5 @@
-"""Section of features learned by `headway factors`: contexts in which each is active, its effect,
-and its activation on this text."""
+"""Page section for features learned by `headway factors`: contexts in which each is active, its
+effect, and its activation on this text."""
 
 from __future__ import annotations
 

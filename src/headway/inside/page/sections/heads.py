@@ -1,5 +1,5 @@
-"""Section of attention heads: importance and roles of each head, and the pruning curve if it was
-measured."""
+"""Page section for attention heads: importance and roles of each head, and the pruning curve if it
+was measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section of an image or video: the regions that each word or label attends to."""
+"""Page section for an image or video: the regions that each word or label attends to."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def first_map(
 ) -> PageSection:
     """Return the map that is shown first, which is the one with the highest measured accuracy.
 
-    Of single heads, only the best one is a candidate. It was selected and measured on different
+    Among single heads, only the best one is a candidate. It was selected and measured on different
     items, because the best of many heads is partly luck. Without measurements, the map for
     cross-attention is the mean over the heads of the aligning layer; otherwise it is the rollout.
 
@@ -132,8 +132,8 @@ def frames(media: MediaInput) -> Tensor:
 def cells(looked: LookInputs, media: MediaInput) -> dict[str, list[float]]:
     """Return the positions of the patches as fractions of the image's height and width.
 
-    `origin`: position of the first patch. `step`: distance between two patches. Patches that
-    overlap are shown by their middle parts.
+    The key `origin` has the position of the first patch, and `step` the distance between two
+    patches. Patches that overlap are shown by their middle parts.
     """
     height, width = media.item.shape[-2:]
     settings = None if looked.run is None else media_settings(looked.run.settings)

@@ -1,5 +1,5 @@
-"""Section of the logit lens: the most probable predictions at each layer, and the layer from which
-the output no longer changes."""
+"""Page section for the logit lens: the most probable predictions at each layer, and the layer from
+which the output no longer changes."""
 
 from __future__ import annotations
 

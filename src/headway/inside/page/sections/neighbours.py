@@ -1,5 +1,5 @@
-"""Section of nearest neighbours: the corpus tokens nearest to the tokens of this text, in several
-layers."""
+"""Page section for nearest neighbours: the corpus tokens nearest to the tokens of this text, in
+several layers."""
 
 from __future__ import annotations
 

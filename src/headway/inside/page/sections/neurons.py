@@ -1,5 +1,5 @@
-"""Section of neurons: factors of the feed-forward activations, which are groups of neurons that are
-active together."""
+"""Page section for neurons: factors of the feed-forward activations, which are groups of neurons
+that are active together."""
 
 from __future__ import annotations
 
@@ -71,8 +71,9 @@ def _clipped(x_TF: Tensor) -> float:
 def _facts(found: Nmf, widths: list[int]) -> PageSection:
     """Return the data of one factorization.
 
-    `weights`: weight of each factor for each token. `layers`: sum of squares of each factor in each
-    layer. `top`: strongest neurons of each factor, as layer, index and loading.
+    Its keys include `weights` (weight of each factor for each token), `layers` (sum of squares of
+    each factor in each layer) and `top` (strongest neurons of each factor, as layer, index and
+    loading).
     """
     shares_KL = torch.stack([p.square().sum(1) for p in found.parts_KF.split(widths, 1)], 1)
     starts = torch.tensor([0, *widths]).cumsum(0)

@@ -1,4 +1,5 @@
-"""Section of n-grams: their effects on the output, compared with that of the neural layers."""
+"""Page section for n-grams: their effects on the output, compared with that of the neural
+layers."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from headway.inside.page.look import LookInputs
 
 MOST, LEAST = 24, 0.01
-"""Maximum number of n-grams listed for an output, and the smallest effect listed, relative to the
-largest. The effects of other n-grams are summed."""
+"""Maximum number of n-grams listed for an output, and minimum effect of a listed n-gram, relative
+to the largest effect. The effects of other n-grams are summed."""
 
 THE_NUMBER = "the number"
 """Name for the output of a regression model, which has no label."""

@@ -1,4 +1,4 @@
-"""Section of positional encodings: the table as an image, and its measured properties."""
+"""Page section for positional encodings: the table as an image, and its measured properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Section of saliency: attribution maps of all methods, and their agreement with occlusion."""
+"""Page section for saliency: attribution maps of all methods, and their agreement with
+occlusion."""
 
 from __future__ import annotations
 
@@ -29,11 +30,10 @@ LONGEST = 64
 """Maximum number of tokens in all streams together for which slow maps are made by default."""
 
 FLOW_WORK, PATH_WORK = 25_000, 400
-"""Maximum work of attention flow and of integrated gradients, which then take seconds; `--slow`
-removes the limits.
+"""Cost limits above which attention flow and integrated gradients are skipped, unless `--slow` is
+set. At its limit, each takes a few seconds.
 
-The work of attention flow is outputs times squared tokens. That of integrated gradients is outputs
-times tokens.
+The cost is outputs × tokens² for attention flow, and outputs × tokens for integrated gradients.
 """
 
 STEPS = 128

@@ -1,4 +1,4 @@
-"""Section of training curves over the checkpoints, which is shared by all looks of a page."""
+"""Page section for training curves over the checkpoints, which is shared by all looks of a page."""
 
 from __future__ import annotations
 

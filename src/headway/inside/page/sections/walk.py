@@ -1,5 +1,5 @@
-"""Section of the walkthrough of one token through one layer, with the weights from which the page
-recomputes each step."""
+"""Page section for the walkthrough of one token through one layer, with the weights from which the
+page recomputes each step."""
 
 from __future__ import annotations
 
