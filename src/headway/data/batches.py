@@ -111,7 +111,7 @@ class StepPlan:
     @cached_property
     def step_limit(self) -> int:
         """Maximum number of target tokens in a step. In a mixed plan, all steps get about the same
-        size, with 1% of tolerance; otherwise the last step would be much smaller."""
+        size, with a tolerance of 1%; otherwise the last step would be much smaller."""
         if not self.is_mixed:
             return self.target_tokens
         even = int(self.target_lengths.sum()) // self._n_steps
@@ -149,7 +149,8 @@ class StepPlan:
 
     def source_limit(self, target_tokens: int) -> int:
         """Return the limit on source tokens for a step or micro-batch with this many target tokens.
-        Almost no micro-batch reaches the limit. One that does is given fewer pairs."""
+        Almost no micro-batch reaches the limit. A micro-batch that would exceed it gets fewer
+        pairs."""
         source, target = self.source_lengths, self.target_lengths
         longest = int(source.max())
         ratio = source.sum() / target.sum()
@@ -186,8 +187,8 @@ class StepPlan:
 
     @staticmethod
     def _deal(n: int, n_parts: int) -> NDArray[np.int64]:
-        """Return the part of each of `n` sorted items. Items are dealt alternately from left to
-        right and from right to left, so that no part gets all the longer ones."""
+        """Return, for each of `n` items sorted by length, the index of its part. Parts are filled
+        in snake order (0, 1, …, k-1, k-1, …, 1, 0), so that no part gets all the longer items."""
         turn, place = np.divmod(np.arange(n), n_parts)
         return np.where(turn % 2, n_parts - 1 - place, place)
 
@@ -250,12 +251,12 @@ class FixedShapes:
     data."""
 
     n_dummies: int = 0
-    """Minimum number of dummy sequences after the sources, as far as padding is left for them."""
+    """Minimum number of dummy sequences appended to the sources, if enough padding is left."""
 
     @property
     def rows(self) -> int:
-        """Number of positions that determines the size of a micro-batch: of the targets, or of the
-        sources for texts about images."""
+        """Number of positions that determines the size of a micro-batch: source positions for texts
+        about images, otherwise target positions."""
         return self.target_rows if self.longest_target is None else self.source_rows
 
     @property

@@ -24,8 +24,8 @@ DEFAULTS: dict[str, str] = {
 
 
 MOST_REASONS = 5
-"""Maximum number of columns for which an error explains why they do not fit. Five fit in a short
-paragraph."""
+"""Maximum number of columns for which an error explains why they cannot be bound. Five reasons form
+a short paragraph."""
 
 
 def column_of(need: Need, modality: Modality) -> Column:

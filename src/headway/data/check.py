@@ -38,17 +38,17 @@ EXAMPLES = 3
 """Maximum number of examples quoted in a finding: enough to see a pattern, few enough to read."""
 
 MANY = 0.1
-"""Fraction of examples from which a frequent finding is a warning instead of a note. Chosen by hand
-as the point at which a property is no longer an exception."""
+"""Minimum fraction of examples for a finding to be a warning instead of a note. Chosen by hand as
+the point at which a property is no longer an exception."""
 
 MIN_PER_CLASS = 10
-"""Minimum number of training examples of a class. A class with fewer examples is reported as rare,
+"""Minimum number of training examples per class. A class with fewer examples is reported as rare,
 because they are too few to learn from and to set some aside for validation."""
 
 
 MAX_RATIO = 3.0
-"""Minimum factor by which the length ratio of an outlier differs from the median ratio. It must
-also differ by more than four standard deviations."""
+"""Maximum allowed factor between the length ratio of a pair and the median ratio. A pair above it
+is an outlier if it also differs by more than four standard deviations."""
 
 MOST_UNREADABLE = 0.1
 """Fraction of unreadable files above which the check reports an error instead of a warning. Many
@@ -281,7 +281,7 @@ class TextFindings(Findings):
 
     @staticmethod
     def _same(one: DatasetScan, other: DatasetScan) -> tuple[UInt64Array, UInt64Array]:
-        """Return the hashes of two splits by which equal examples are found."""
+        """Return, for each of the two splits, the hashes that identify equal examples."""
         return one.exact, other.exact
 
     def findings(self) -> list[Finding]:
@@ -418,8 +418,8 @@ def duplicates(hashes: NDArray[np.uint64]) -> IntArray:
 
 
 def conflicts(hashes: NDArray[np.uint64], labels: NDArray[np.int32], rows: IntArray) -> IntArray:
-    """Return those of the examples `rows` whose label differs from the first example with the same
-    hash."""
+    """Return the examples in `rows` whose label differs from that of the first example with the
+    same hash."""
     _, first, group = np.unique(hashes[rows], return_index=True, return_inverse=True)
     return rows[labels[rows] != labels[rows][first][group]]
 

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any, Literal
 
 FEW_HELD = 5
-"""Minimum number of validation examples of a label; labels with fewer are reported. With five
+"""Minimum number of validation examples per label; labels with fewer are reported. With five
 examples, each changes the score of the label by 20 percentage points."""
 
 
@@ -84,7 +84,7 @@ class Report:
     `text` and `examples`."""
 
     over_long: dict[int, int] = field(default_factory=dict)
-    """Number of training examples that are longer than each limit in tokens, by limit. Of a pair,
+    """Number of training examples that are longer than each limit in tokens, by limit. For a pair,
     the longer side counts."""
 
     sizes: dict[str, float] = field(default_factory=dict)

@@ -26,8 +26,8 @@ from headway.tokens.tokenizer import Tokenizer, Vocabularies
 from headway.tokens.word_cache import FlatIds
 
 LIMITS = (64, 128, 256, 512, 1024)
-"""Sequence lengths in tokens; for each, the report counts the longer examples. They are powers of
-two in the usual range of context lengths."""
+"""Length limits in tokens. The report counts the examples that exceed each limit. They are powers
+of two in the usual range of context lengths."""
 
 MOST_CHARACTERS = 100
 """Maximum number of characters of a text per token of the longest length limit. Longer texts of
@@ -414,7 +414,7 @@ class DatasetWriter:
     def _measure(
         self, kept: RoutedBlock, encoded: EncodedBlock, lengths: Mapping[str, NDArray[np.int64]]
     ) -> None:
-        """Count the tokens of each split, and the characters and long pairs of the training
+        """Count the tokens of each split, and the characters and over-long pairs of the training
         data."""
         count, training = self.count, ~kept.valid
         for name, sizes in lengths.items():

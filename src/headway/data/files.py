@@ -164,8 +164,8 @@ class DataFile:
 
     @property
     def first_bytes(self) -> bytes:
-        """First bytes of the file as stored. Empty for standard input and pipes, from which they
-        could not be read a second time."""
+        """First bytes of the file, before any decompression. Empty for standard input and pipes,
+        from which they could not be read a second time."""
         if self._first is None:
             self._first = b"" if is_stream(self.path) else _first_bytes(self._open(), self.path)
         return self._first
@@ -236,13 +236,13 @@ class DataFile:
         return self._identity
 
     def close(self) -> None:
-        """Close the file, but keep in memory what has been read of its beginning."""
+        """Close the file, but keep its buffered start in memory."""
         if self._raw is not None and self.path != STDIN:
             self._raw.close()
         self._raw = self._rest = None
 
     def forget(self) -> None:
-        """Close the file and free the memory of its beginning."""
+        """Close the file and free the memory of its buffered start."""
         self.close()
         self._chunks, self._is_whole = [], False
 
@@ -283,8 +283,8 @@ class DataFiles:
         self._known: dict[Hashable, Any] = {}
 
     def file(self, path: str, encoding: str = "utf-8") -> DataFile:
-        """Return the file of a path. The beginnings of the most recent files stay in memory, and so
-        do some whole files."""
+        """Return the file at a path. The first chunks of the most recent files stay in memory, and
+        so do some whole files."""
         key = (path, encoding)
         if key not in self._files:
             self._files[key] = DataFile(path, encoding, self._room)

@@ -142,7 +142,8 @@ def content_checksums(splits: Sequence[Sequence[Example]]) -> list[str]:
 
 def file_states(splits: Sequence[Sequence[Example]]) -> list[str]:
     """Return for each split a checksum of the names, sizes and modification times of its media
-    files. While it is the same, the contents are assumed to be unchanged and are not read."""
+    files. While this checksum is unchanged, the contents are assumed to be the same and are not
+    read."""
     sums = {path: str(_state(Path(path))) for path in _files(splits)}
     return [_examples_checksum(examples, sums) for examples in splits]
 

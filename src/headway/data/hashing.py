@@ -105,8 +105,8 @@ def mix_bits(numbers: UInt64Array) -> UInt64Array:
 
 
 def fold_hashes(texts: CharacterCodes, folded: CharacterCodes | None = None) -> UInt64Array:
-    """Return hashes of the texts that ignore case and punctuation. Texts that consist only of
-    punctuation keep it."""
+    """Return a hash of each text that ignores its case and punctuation. Texts that consist only of
+    punctuation are hashed unchanged."""
     folded = texts.folded() if folded is None else folded
     hashes = folded.hashes()
     bare = folded.lengths == 0

@@ -26,7 +26,7 @@ ROWS, SHIFT = range(2)
 own sequence of random numbers."""
 
 ITEM = 1 << 24
-"""Distance between the random numbers of two consecutive media items. No item has this many
+"""Distance between the counter values of two consecutive media items. No item has this many
 positions."""
 
 
@@ -103,7 +103,7 @@ class TokenMasker:
         return chosen[word]
 
     def apply(self, texts: FlatTexts, hidden: NDArray[np.bool_], draws: CounterRandom) -> IntArray:
-        """Return the input tokens of the model. Of the `hidden` tokens, most become the mask token,
+        """Return the input tokens of the model. Most of the `hidden` tokens become the mask token,
         some become a random token, and some are kept, so that the model must predict every token
         well."""
         tokens, places = texts.tokens.copy(), texts.places[hidden]
@@ -164,6 +164,6 @@ class PatchMasker:
 
 
 def _first(keys_BP: NDArray[np.float64], n: int) -> IntArray:
-    """Return the sorted positions of the `n` smallest keys in each line of the array. Of equal
-    keys, those at lower positions come first."""
+    """Return the sorted positions of the `n` smallest keys in each row of the array. Ties go to
+    lower positions."""
     return np.sort(np.argsort(keys_BP, axis=1, kind="stable")[:, :n], axis=1)

@@ -100,8 +100,8 @@ def bind_data(
         raise DataError("the data has no rows.")
     fits = [layout for layout in layouts if set(needs) <= _words(layout)]
     errors = []
-    # Without guessing first: a column named for images is not text, even if its paths could be read
-    # as text.
+    # Try without guesses first: a column with a usual name for images is not text, even if its
+    # paths could be read as text.
     for guesses, (form, columns) in product((False, True), fits):
         try:
             bound = bind(table, _with_argument_names(columns, needs), guesses=guesses)

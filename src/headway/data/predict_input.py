@@ -286,8 +286,8 @@ def bind_inputs(
 
 
 def _has_words(table: Table, column: Column) -> bool:
-    """Whether the column contains lists in the first rows. If it has no fixed name, any column
-    counts."""
+    """Whether the column contains lists in the sampled rows. If its name is not fixed, lists in any
+    column count."""
     names = [column.given_name] if column.is_strict else table.columns
     return any(isinstance(to_python(row.get(name)), list) for row in table.sample for name in names)
 

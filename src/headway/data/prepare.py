@@ -102,7 +102,8 @@ def prepare(
         tokenizer: Tokenizer to use; None: a tokenizer is trained or read as the settings say.
         specials: Special tokens that no text produces, such as `<mask>`. If the given tokenizer
             lacks them, they get new ids after all others.
-        media: Format and target of images, videos and audio; None for texts.
+        media: Format of the images, videos or audio, and the column that accompanies them; None for
+            texts.
     """
     _check_data_given(schema_of(settings, media), settings)
     folder.mkdir(parents=True, exist_ok=True)

@@ -21,9 +21,9 @@ from headway.data.source import DataSource, Example, in_example_blocks
 from headway.data.workers import map_blocks
 
 EMPTY, SAME, SWAPPED, CONTROL, REPLACED, GARBLED = (1 << bit for bit in range(6))
-"""Bits that mark unusual examples. `EMPTY`: no text, or an empty side of a pair. `SAME`: both sides
-are identical. `SWAPPED`: the sides look swapped. `CONTROL`: control characters. `REPLACED`: the
-replacement character U+FFFD. `GARBLED`: UTF-8 that was decoded as Latin-1."""
+"""Flags of unusual examples, one bit each. `EMPTY`: no text, or an empty side of a pair. `SAME`:
+both sides are identical. `SWAPPED`: the sides look swapped. `CONTROL`: control characters.
+`REPLACED`: the replacement character U+FFFD. `GARBLED`: UTF-8 that was decoded as Latin-1."""
 
 ColumnBlock = tuple[NDArray[Any], ...]
 """Arrays with one entry per example of a block."""
@@ -115,11 +115,11 @@ class DatasetScan:
     """Hash of all texts of each example, including case and punctuation."""
 
     lengths: tuple[NDArray[np.integer[Any]], ...]
-    """Lengths in characters: one array for pairs of source and target each, otherwise one for whole
-    examples."""
+    """Lengths in characters. For translation pairs: an array for the sources and one for the
+    targets; otherwise: one array for whole examples."""
 
     flags: NDArray[np.uint8]
-    """Marks of each example, such as `EMPTY`."""
+    """Flags of each example, such as `EMPTY`."""
 
     label: NDArray[np.int32]
     """Index of the label of each example; -1 without a label."""
@@ -148,8 +148,8 @@ class DatasetScan:
         return np.flatnonzero(self.flags & mark)
 
     def examples(self, rows: Iterable[int]) -> dict[int, Example]:
-        """Return the examples with these indices, which are read again. Of a document in pieces,
-        only the first piece is returned."""
+        """Return the examples with these indices, read again from the source. For a document in
+        pieces, return only the first piece."""
         wanted = set(rows)
         last = max(wanted, default=-1)
         firsts = (item for item, first in with_first_flags(self.source) if first)
@@ -211,7 +211,7 @@ def scan_examples(
     if schema.in_pieces:
         firsts = np.flatnonzero(np.concatenate([[True], ends[:-1]]))
         lengths = tuple(np.add.reduceat(side, firsts, dtype=np.int64) for side in lengths)
-        # A document has every mark of its pieces, but it is empty only if all its pieces are.
+        # A document has every flag of its pieces, but it is empty only if all its pieces are.
         empty: NDArray[np.uint8] = np.bitwise_and.reduceat(marks & np.uint8(EMPTY), firsts)
         marks = np.bitwise_or.reduceat(marks & ~np.uint8(EMPTY), firsts) | empty
         # The text of the first piece and the total length identify a document.
@@ -289,7 +289,7 @@ class _BlockScan(NamedTuple):
 
 @dataclass(frozen=True)
 class _BlockScanner:
-    """Computes hashes, lengths and marks of a block of texts. It can be pickled for worker
+    """Computes hashes, lengths and flags of a block of texts. It can be pickled for worker
     processes."""
 
     translated: bool
@@ -347,7 +347,8 @@ class GrowingColumns:
 
 
 def damage_flags(texts: CharacterCodes) -> NDArray[np.uint8]:
-    """Return marks of texts with characters that suggest a damaged encoding."""
+    """Return the flags of each text: `CONTROL`, `REPLACED` or `GARBLED` if its characters suggest a
+    damaged encoding (mojibake), otherwise 0."""
     marks = np.zeros(len(texts.sizes), np.uint8)
     # Only characters outside printable ASCII are suspicious. With unsigned integers, the
     # subtraction turns codes below 0x20 into large numbers.

@@ -35,7 +35,7 @@ than anyone looks at."""
 
 @dataclass(frozen=True)
 class MediaSpec:
-    """Format of the media that a task reads, and the target that accompanies them."""
+    """Format of the media that a task reads, and the column that accompanies them."""
 
     form: ItemFormat
     """Size or sampling rate to which media are converted."""
@@ -99,7 +99,7 @@ class Schema:
     """Maximum number of validation examples that are kept as text."""
 
     media: MediaSpec | None = None
-    """Format and target of media; None for texts."""
+    """Format of the media, and the column that accompanies them; None for texts."""
 
     roles: Mapping[str, str] = field(default_factory=dict)
     """Names of stored values by the names of their columns, where the two differ."""
@@ -207,7 +207,8 @@ class Schema:
 
 
 def schema_of(settings: RunSettings, media: MediaSpec | None = None) -> Schema:
-    """Return the schema of a run's data. `media`: format and target of media; None for texts."""
+    """Return the schema of a run's data. `media`: format of the media, and the column that
+    accompanies them; None for texts."""
     if media is not None:
         return _media(settings, media)
     reads = spec_of(settings).reads
@@ -217,7 +218,7 @@ def schema_of(settings: RunSettings, media: MediaSpec | None = None) -> Schema:
 
 
 def text_schema(reads: Reads, settings: RunSettings) -> Schema:
-    """Return the schema of texts that are read as `reads`, which may differ from the run's own
+    """Return the schema named `reads` for texts. It may differ from the schema of the run's own
     data."""
     return BUILDERS[reads](settings)
 
@@ -258,8 +259,8 @@ def _media(settings: RunSettings, media: MediaSpec) -> Schema:
 
 
 def _needs(reads: Reads, settings: RunSettings) -> list[Column]:
-    """Return the columns of texts that are read as `reads`. They are the columns of the run's task
-    if it reads such texts, otherwise those of the first task that does."""
+    """Return the columns of the text schema named `reads`. They are those of the run's task if it
+    reads such texts, otherwise those of the first task that does."""
     row = spec_of(settings)
     if row.reads != reads:
         row = next(one for one in SPECS.values() if one.reads == reads)

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from headway.data.files import display_name, open_lines
 
 MIN_GAIN = 2.0
-"""Minimum reduction of the cost by assuming a shift, in badly matching pairs. With less, lines are
-assumed to be missing at the end of a file."""
+"""Minimum reduction of the cost that a shift must achieve, in badly matching pairs. With a smaller
+reduction, lines are assumed to be missing at the end of a file."""
 
 FloatArray = NDArray[np.float64]
 
@@ -43,9 +43,8 @@ def describe_misalignment(
 def first_misaligned_row(source: FloatArray, target: FloatArray) -> int:
     """Return the index of the first line that matches better with a shift than without one.
 
-    Of all ways to insert the missing lines, the best has the least unusual length ratios. If it is
-    hardly better than assuming a truncated file, the number of lines of the shorter file is
-    returned.
+    The best way to insert the missing lines gives the least unusual length ratios. If it is hardly
+    better than assuming a truncated file, the number of lines of the shorter file is returned.
     """
     if len(source) > len(target):
         source, target = target, source
@@ -56,7 +55,8 @@ def first_misaligned_row(source: FloatArray, target: FloatArray) -> int:
     origins = np.arange(len(source) + 1)  # where the first shift happened, if one ended here
     for step, costs in enumerate(so_far[1:]):
         gain = best - costs
-        # For each number of lines so far, the line at which leaving the previous shift cost least.
+        # For each number of lines so far, find the line at which leaving the previous shift cost
+        # least.
         lowest = np.minimum.accumulate(gain)
         rows = np.arange(len(gain))
         at = np.maximum.accumulate(np.where(gain <= lowest, rows, 0))

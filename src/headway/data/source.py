@@ -1,5 +1,5 @@
-"""Read examples of all kinds (documents, labelled texts, tagged words, fields, media) as one
-class."""
+"""Read examples of all kinds (documents, labelled texts, tagged words, fields, media) as `Example`
+objects."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MOST_NAMED = 20
 
 
 class Example(NamedTuple):
-    """Example of a dataset, or a piece of a long document."""
+    """One example from a dataset, or one piece of a long document."""
 
     values: Mapping[str, Value]
     """Values by their names in the task, such as `text`, `label` or `words`. Fields of a document

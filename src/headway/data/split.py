@@ -29,7 +29,7 @@ TRIED = 64
 held out. A group cannot be held out if it is too large or has the last example of a label."""
 
 _SALT = np.uint64(0x5EED)
-"""Constant that makes the split independent of other uses of the same hashes."""
+"""Salt that makes the split independent of other uses of the same hashes."""
 
 
 def split_off(seen: DatasetScan, size: int, report: Report) -> NDArray[np.bool_]:
@@ -111,7 +111,8 @@ def choose_rows(
     limit = max(1, min(size, len(source) // 10))
     chosen = _chosen(groups(source, target), source, limit, labels, each)
     if not chosen.any():
-        # All pairs are connected, for example because the targets are a few fixed answers.
+        # If all pairs are connected, for example because the targets are a few fixed answers, group
+        # by source only.
         chosen = _chosen(groups(source, source), source, limit, labels, each)
     if not chosen.any() and labels is not None:
         raise DataError(
@@ -200,9 +201,9 @@ def choose_by_label(
 ) -> NDArray[np.bool_]:
     """Return whether each example is held out. Whole groups are chosen, `limit` examples at most.
 
-    First, `each` examples of every label are chosen; if the limit is too low for all labels, those
-    of larger classes. Further examples follow, the same fraction of every label. At least one
-    example of each label stays in the training data.
+    First, `each` examples of every label are chosen; if the limit is too low for all labels, only
+    those of the larger classes. Further examples follow, the same fraction of every label. At least
+    one example of each label stays in the training data.
 
     Args:
         draws: Random number of each example. Examples with the same number form a group. Groups are

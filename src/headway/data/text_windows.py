@@ -5,7 +5,7 @@ A reading is one non-empty sequence that the model reads. A single text is read 
 with the special tokens of its published tokenizer. A pair is read as `<s> a </s> b </s>`, with two
 end tokens in the middle for tokenizers such as RoBERTa's.
 
-An example longer than the context is divided into several readings. Of a pair, the longer text is
+An example longer than the context is divided into several readings. For a pair, the longer text is
 cut, and the shorter text is in every reading. For tagged words, each word is predicted in the
 reading in which it is farthest from the cuts.
 """
@@ -283,7 +283,7 @@ def word_windows(sizes: IntArray, room: int) -> list[tuple[int, int, int, int]]:
     the words that it predicts.
 
     A window has as many words as fit in `room` tokens and starts in the middle of the previous
-    window. Of the words in two windows, each window predicts half. `sizes`: number of tokens of
+    window. Two windows each predict half of the words that they share. `sizes`: number of tokens of
     each word.
     """
     ends = np.concatenate([[0], np.cumsum(sizes)])

@@ -1,9 +1,9 @@
 """Base class of the kinds of columns, and the registry of kinds.
 
 A column is something that a task reads, such as its text or its label. It has a name in the task, a
-setting that names it in files, and a class for its kind. The class decides which values fit, parses
-a cell of any data source, checks the values, and stores them for training. To add a kind, write a
-class and `register` it.
+setting that names it in files, and a class for its kind. The class decides which values match,
+parses a cell of any data source, checks the values, and stores them for training. To add a kind,
+write a class and `register` it.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class Column(ABC):
 
     def is_plain(self, value: object) -> bool:
         """Whether `parse` would return the value unchanged. This quick test may return False for
-        values that are parsed unchanged, but never the opposite."""
+        values that are parsed unchanged, but never True for values that `parse` changes."""
         return False
 
     def to_json(self, raw: object, where: str) -> object:

@@ -32,8 +32,8 @@ class FieldColumn(TextColumn):
         return False
 
     def findings(self, scan: DatasetScan, report: Findings) -> None:
-        """Report the fields that no document has. Only the column of the first field reports, for
-        all of them."""
+        """Report the fields that no document has. Only the column of the first field does this, for
+        all fields."""
         fields = scan.source.schema.text_names
         if report.which or self.name != fields[0] or len(fields) == 1 or not len(scan):
             return

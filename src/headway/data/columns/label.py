@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from headway.tokens.word_cache import FlatIds
 
 UNLIKE = 20
-"""Number of sampled rows from which a column with only distinct values is rejected as the label,
-because it probably contains ids or texts."""
+"""Minimum number of sampled rows for a column with only distinct values to be rejected as the
+label. Such a column probably contains ids or texts."""
 
 MANY_NUMBERS = 10
 """Number of distinct numeric labels above which the check suggests a regression. Fewer distinct

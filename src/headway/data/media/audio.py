@@ -179,8 +179,8 @@ def _blocks(file: SoundFile, path: str | Path, first: int, last: int) -> Iterato
 def _part(
     path: str | Path, start: float | None, end: float | None, seconds: float, rate: int
 ) -> tuple[int, int]:
-    """Return the first sample of the part, and the sample after its end. Because times are often
-    rounded, the end may exceed the file by 10 ms."""
+    """Return the indices of the first sample of the part and of the sample after its end. Because
+    times are often rounded, the end may exceed the file by 10 ms."""
     begin, stop = 0.0 if start is None else start, seconds if end is None else end
     if not (0.0 <= begin < stop <= seconds + 0.01):
         raise DataError(

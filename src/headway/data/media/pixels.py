@@ -19,13 +19,14 @@ WHITE = 255
 
 def resized(x_TCYX: ByteArray, height: int, width: int, crop: bool = True) -> ByteArray:
     """Resize with antialiasing, so that each new pixel averages the old pixels that it covers. By
-    default, the largest central part with the new aspect ratio is resized. With `crop` off, the
+    default, the largest central part with the new aspect ratio is resized. With `crop=False`, the
     whole image is stretched."""
     old_height, old_width = x_TCYX.shape[-2:]
     if (old_height, old_width) == (height, width):
         return x_TCYX
     if crop:
-        # Crop before resizing, because a line of a million pixels would first become a huge image.
+        # Crop before resizing. Otherwise, an image of one line with a million pixels would first be
+        # enlarged to a huge image.
         factor = max(height / old_height, width / old_width)
         x_TCYX = _middle(x_TCYX, round(height / factor), round(width / factor))
     x_TCYX = np.ascontiguousarray(x_TCYX)

@@ -43,7 +43,7 @@ def resample(samples_S: Float32Array, from_rate: int, to_rate: int) -> Float32Ar
 
 
 class Resampler:
-    """Streaming resampler. Its blocks, joined, are the same as the result of `resample`."""
+    """Streaming resampler. Its output blocks, concatenated, equal the result of `resample`."""
 
     def __init__(self, from_rate: int, to_rate: int) -> None:
         if min(from_rate, to_rate) < 1:
@@ -80,7 +80,7 @@ class Resampler:
         return self._made()[:left]
 
     def _made(self) -> Float32Array:
-        """Apply the filters to the waiting samples and return the output. Each step advances by
+        """Apply the filters to the buffered samples and return the output. Each step advances by
         `_step` input samples and yields one output sample per phase."""
         n_steps = 1 + (len(self._waiting_S) - self._kernel_P1K.shape[2]) // self._step
         if n_steps < 1:

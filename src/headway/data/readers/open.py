@@ -107,8 +107,8 @@ PAIRS = (["source", "target"], ["source"])
 
 
 def _names(columns: Sequence[Column], holds: FileContents) -> tuple[str, ...]:
-    """Return the field names by which a first line counts as JSON: it must have at least one of
-    them. For tables, no name is required."""
+    """Return the field names of which the first line must have at least one to count as JSON. Empty
+    for tables, which need none."""
     if holds == "table":
         return ()
     return tuple(name for one in columns for name in one.accepted_names)
