@@ -238,8 +238,8 @@ def _made(where: str, **parts: Any) -> TokenRoles:
 
 
 def _banned(hints: TokenizerHints, inner: tokenizers.Tokenizer) -> tuple[str, ...]:
-    """Return the tokens that the configuration excludes from outputs. Excluded sequences of several
-    tokens are ignored."""
+    """Return the suppressed tokens of the configuration, which outputs never contain. Suppressed
+    sequences of several tokens are ignored."""
     found: dict[str, None] = {}
     for table in (hints.generation, hints.config):
         for words in table.get("bad_words_ids") or []:

@@ -14,7 +14,7 @@ from typing import Any
 from headway.errors import DataError
 
 MOST_TOKENS = 1 << 24
-"""Upper limit of token ids, about sixty times the largest vocabularies in use."""
+"""Upper limit on token ids, about sixty times the largest vocabularies in use."""
 
 MOST_GROWTH = 10.0
 """Maximum factor by which all replacements together may lengthen a text. The first use of each
@@ -131,8 +131,8 @@ def may_backtrack_forever(regex: str) -> bool:
     they repeat only single character classes, within alternatives at the top level.
     """
     place, groups, closed = 0, [False], False
-    # `groups`: for each open group, whether it contains repetitions or alternatives. `closed`: the
-    # same for the group that was closed last.
+    # `groups`: for each open group, whether it contains repetitions or alternatives. `closed`:
+    # whether the group that was closed last contains them.
     while place < len(regex):
         sign = regex[place]
         repeat = _REPEAT.match(regex, place)

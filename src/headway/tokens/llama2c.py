@@ -1,9 +1,9 @@
 """Read the tokenizer.bin of llama2.c, which contains the tokens of a SentencePiece model and their
 scores.
 
-A space is put before the text. Of all neighbouring tokens that can be merged, the pair whose result
-has the best score is merged first. Characters without a token become bytes. Tokens contain plain
-spaces instead of `▁`.
+A space is put before the text. The pair of neighbouring tokens whose merged token has the best
+score is merged first. Characters without a token become bytes. Tokens contain plain spaces instead
+of `▁`.
 """
 
 from __future__ import annotations

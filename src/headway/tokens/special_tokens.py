@@ -56,11 +56,12 @@ class TokenRoles:
     """Special tokens that outputs never contain, such as Marian's `<pad>`."""
 
     unwritten: tuple[str, ...] = ()
-    """Ordinary tokens that outputs never contain, such as Whisper's brackets and musical notes."""
+    """Ordinary tokens that outputs never contain (suppressed tokens), such as Whisper's brackets
+    and musical notes."""
 
     never_first: tuple[str, ...] = ()
-    """Tokens that must not come first in an output, after `target_begin`. Whisper has a space and
-    the end token."""
+    """Tokens that must not come first in an output, after `target_begin`. For Whisper, they are a
+    space and the end token."""
 
     more_ends: tuple[str, ...] = ()
     """Additional tokens that end the output of a language model, such as Llama 3's end of a

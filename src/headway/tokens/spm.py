@@ -6,8 +6,8 @@ for every kind of model and for adversarial texts. They list the texts for which
 differs (`tests/tokens/test_spm.py`).
 
 Unigram, BPE and character models are supported, with or without byte fallback. Text is normalized
-as the model specifies. As in SentencePiece, control pieces (`<s>`, `</s>`) are never found in text.
-A piece is SentencePiece's term for a token.
+as the model specifies. As in SentencePiece, control pieces (`<s>`, `</s>`) are never matched in
+text. A piece is SentencePiece's term for a token.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def library_tokenizer(
     """Convert a model to `tokenizers`.
 
     `ids`: ids of pieces, if they differ from those of the model (Marian). If the model lacks a
-    piece in `ids`, the piece is found only where the text has characters unknown to the model.
+    piece in `ids`, the piece is matched only where the text has characters unknown to the model.
     Pieces without an id are appended. `first`: normalizers to apply before those of the model
     (ALBERT).
     """

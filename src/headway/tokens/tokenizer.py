@@ -275,9 +275,9 @@ class Tokenizer:
     def encode_flat(self, texts: Sequence[str]) -> FlatIds:
         """Encode many texts, and return their concatenated ids.
 
-        In headway's own tokenizers, no token crosses a single space, so every word between spaces
-        is encoded once and cached. Long texts are encoded whole on all cores. So are texts with
-        other white space next to a space, or with a word too long for the cache.
+        In headway's own tokenizers, no token has text on both sides of a single space, so every
+        word between spaces is encoded once and cached. Long texts are encoded whole on all cores.
+        So are texts with other white space next to a space, or with a word too long for the cache.
         """
         texts = ensure_list(texts)
         if not self._tokenizer_json.cuts_at_spaces or sum(map(len, texts)) >= LONG_TEXT * len(

@@ -19,7 +19,7 @@ SUBWORD_CUTS = r" ?[\p{L}\p{M}]+| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
 WORD_CUTS = r" ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]|\s+(?!\S)|\s+"
 
 NEVER = -1e6
-"""Score of unigram tokens that must not be found in text, such as tokens that only the other
+"""Score of unigram tokens that must not be matched in text, such as tokens that only the other
 language of a translation model uses."""
 
 BEGINNING = r"\A"
@@ -61,8 +61,8 @@ class TokenizerJson:
 
     @cached_property
     def cuts_at_spaces(self) -> bool:
-        """Whether pre-tokenization is that of headway's own tokenizers, in which no token crosses a
-        single space."""
+        """Whether pre-tokenization is that of headway's own tokenizers, in which no token has text
+        on both sides of a single space."""
         cuts = (self.tree["pre_tokenizer"] or {}).get("pretokenizers") or [{}]
         first = cuts[0].get("pattern", {}).get("Regex")
         return self.prepends and first in (SUBWORD_CUTS, WORD_CUTS)
@@ -153,7 +153,8 @@ def _is_prefix(part: Mapping[str, Any]) -> bool:
 
 
 def _hide(model: dict[str, Any], specials: Collection[int]) -> None:
-    """Rename special tokens, and tokens that must not be found, to names that no text contains."""
+    """Rename special tokens, and tokens that must not be matched in text, to strings that no text
+    contains."""
     if model["type"] == "Unigram":
         for i, (_, score) in enumerate(model["vocab"]):
             if i in specials or score <= NEVER:

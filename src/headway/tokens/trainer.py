@@ -111,9 +111,9 @@ def train_tokenizer(
 def choose_size(kind: str, n_pairs: int) -> int:
     """Return the default size of a vocabulary for a corpus of `n_pairs` sentence pairs.
 
-    For sub-words it is 4,000 for 10,000 pairs, and grows with the power 0.4 of the corpus: 6,200
-    for 30,000, 10,000 for 100,000, 19,000 for 500,000, and 32,000 from 1.8 million. It is a
-    multiple of 64.
+    For sub-words it is 4,000 for 10,000 pairs, and grows with the size of the corpus to the power
+    0.4: 6,200 for 30,000, 10,000 for 100,000, 19,000 for 500,000, and 32,000 from 1.8 million. It
+    is a multiple of 64.
     """
     if kind == "words":
         return MAX_WORDS
@@ -263,9 +263,10 @@ def _in_order(
 ) -> list[tuple[str, float]]:
     """Return the tokens of a trained unigram model in a reproducible order, with rounded scores.
 
-    The trainer's hash tables change the last digits of its sums from run to run. Single bytes that
-    the text lacks get scores below all others, in random order (or no scores if there is no text).
-    Here they are sorted, and get one score.
+    The hash tables of the `tokenizers` trainer change the last digits of its sums from run to run.
+    The trainer gives bytes absent from the training text scores below all others, in random order
+    (without any text, no scores). This function sorts these bytes and gives them all the same
+    score.
     """
     pieces = {piece: -100.0 if score is None else score for piece, score in learned}
     for name in specials:

@@ -1,7 +1,8 @@
-"""Whisper's special tokens, which its tokenizer files lack, and the tokens that it never outputs.
+"""Whisper's special tokens, which its tokenizer files lack, and its suppressed tokens.
 
-Special tokens follow GPT-2's tokens (English models) or Whisper's own tokens (multilingual models).
-They are the end, the start, the languages, the tasks, and the timestamps from 0 to 30 seconds in
+The ids of special tokens follow those of GPT-2's vocabulary (English models) or Whisper's own
+vocabulary (multilingual models). In the order of ids, they are the end of text, the start of
+transcript, the languages, the tasks, "no timestamps", and the timestamps from 0 to 30 seconds in
 steps of 20 ms.
 """
 
@@ -105,8 +106,8 @@ def whisper_roles(
 
 
 def unspoken_pieces(inner: tokenizers.Tokenizer) -> tuple[str, ...]:
-    """Return the tokens that OpenAI's program never outputs: symbols that are a single token, and
-    the first token of each musical note."""
+    """Return the suppressed tokens, which OpenAI's program never outputs: symbols that are a single
+    token, and the first token of each musical note."""
     found: dict[int, str] = {}
     texts = {" -": False, " '": False}
     for sign in (*SIGNS, *NOTES):
