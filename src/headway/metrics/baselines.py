@@ -33,7 +33,7 @@ TextPair = tuple[str, str]
 
 
 def majority(labels_N: NDArray[np.integer], n_classes: int) -> int:
-    """Return the most frequent class. Of several equally frequent classes, return the first."""
+    """Return the most frequent class. Ties go to the first class."""
     return int(np.bincount(labels_N, minlength=n_classes).argmax())
 
 
@@ -164,7 +164,7 @@ class NearestNeighbours:
 
     def _votes(self, near_AK: NDArray[np.float32], n: int, most: int) -> NDArray[np.int64]:
         """Return the class with the most votes for each example, by its `n` nearest neighbours. A
-        vote has the weight 1 + cosine. Of equal classes, the first wins."""
+        vote has the weight 1 + cosine. Ties go to the first class."""
         n = min(n, most)
         if n < 1:
             return np.zeros(len(near_AK), np.int64)
@@ -212,6 +212,5 @@ class FrequentTags:
 
 
 def _top(counts: Counter[int]) -> int:
-    """Return the most frequent tag. Of equally frequent tags, return the one with the smallest
-    index."""
+    """Return the most frequent tag. Ties go to the smallest index."""
     return min(counts, key=lambda tag: (-counts[tag], tag), default=0)

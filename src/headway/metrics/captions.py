@@ -39,8 +39,7 @@ Grams = Counter[tuple[str, ...]]
 
 
 def words_of(text: str) -> list[str]:
-    """Return the lower-cased words of a text without punctuation. CIDEr-D here counts these
-    words."""
+    """Return the lower-cased words of a text without punctuation. `cider` counts these words."""
     return re.findall(r"\w+(?:['’]\w+)*", text.lower())
 
 
@@ -130,7 +129,8 @@ def _grams(text: str) -> list[Grams]:
 
 
 def match_interval(share: float, n: int) -> Interval:
-    """Return the percentage of matches among n images, with its 95 % bootstrap interval."""
+    """Return `share`, the percentage of matches among `n` images, with its 95 % bootstrap
+    interval."""
     drawn = 100 * np.random.default_rng(SEED).binomial(n, share / 100, SAMPLES) / n
     low, high = np.quantile(drawn, [0.025, 0.975])
     return Interval(share, float(low), float(high))

@@ -217,7 +217,7 @@ def best_temperature(loss: Callable[[float], float], most: float = MAX_TEMPERATU
 
 def fit_temperature(logs_NC: FloatArray, labels_N: NDArray[np.integer]) -> float:
     """Return the temperature, the divisor of the logits, under which the labels are most likely
-    (Guo et al. 2017). Above 1, the model is overconfident."""
+    (Guo et al. 2017). A temperature above 1 means that the model is overconfident."""
     return best_temperature(lambda t: nll(apply_temperature(logs_NC, t), labels_N))
 
 

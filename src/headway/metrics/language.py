@@ -27,7 +27,7 @@ def unigram_loss(train_counts_V: NDArray[np.integer], seen_counts_V: NDArray[np.
     """Return the loss of a unigram model in nats per token, from token counts. It is used for
     classes and tags as well.
 
-    Frequencies are the training counts plus one for each token of the vocabulary.
+    One is added to the training count of each token of the vocabulary (Laplace smoothing).
     """
     counts_V = np.asarray(train_counts_V, dtype=np.float64) + 1.0
     logs_V = np.log(counts_V / counts_V.sum())

@@ -1,7 +1,7 @@
 """Moses tokenization and punctuation normalization, for scores that are comparable with
 publications.
 
-Supports English, German and French. These rules are used only for scoring; models do not use them.
+The rules cover English, German and French. They are used only for scoring; models do not use them.
 Special characters are not escaped. `sacremoses` has the same rules for fifty languages, but
 `evaluate` and `score` must work without extra packages. Tests compare both implementations.
 """

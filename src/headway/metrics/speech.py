@@ -105,8 +105,8 @@ def errors(reference: Sequence[str], answer: Sequence[str]) -> EditCounts:
 
 
 def _errors(right: IntArray, said: IntArray, most: int) -> EditCounts:
-    """Count the errors between two texts. `most`: upper bound of their number, which limits the
-    size of the alignment table."""
+    """Count the errors between two texts. `most`: upper bound on the number of errors, which limits
+    the size of the alignment table."""
     before = _common_prefix(right, said)
     right, said = right[before:], said[before:]
     after = _common_prefix(right[::-1], said[::-1])

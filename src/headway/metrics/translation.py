@@ -47,8 +47,8 @@ class CorpusScore:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Difference of two systems (first minus second) with its 95 % interval, and the p-value of the
-    hypothesis that they do not differ."""
+    """Difference between two systems (first minus second) with its 95 % interval, and the p-value
+    of the hypothesis that they do not differ."""
 
     difference: Interval
     p_value: float
