@@ -225,8 +225,9 @@ class Cache:
 
 
 def _moved(grid_BSGK: Tensor, moved: list[tuple[int, int]], n_rows: int, used: int) -> Tensor:
-    """Return the tensor with `n_rows` sequences, after copying the first `used` slots from the
-    sequences `from` to the sequences `to`."""
+    """Return the tensor with `n_rows` sequences, after copying the first `used` slots between
+    sequences. `moved`: pairs of sequence indices, each with the source and the destination of a
+    copy."""
     to_R = torch.tensor([to for to, _ in moved], dtype=torch.long).to(grid_BSGK.device)
     from_R = torch.tensor([origin for _, origin in moved], dtype=torch.long).to(grid_BSGK.device)
     fresh_RSGK = grid_BSGK[from_R, :used]  # a copy: a row may be overwritten before it is read

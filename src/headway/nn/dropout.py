@@ -15,7 +15,8 @@ LEVELS = 1 << 16
 
 
 class Dropout(nn.Module):
-    """Set a random fraction `p` of the elements to zero in training, and scale up the others."""
+    """Dropout: sets a random fraction `p` of the elements to zero in training, and scales up the
+    others."""
 
     def __init__(self, p: float) -> None:
         super().__init__()

@@ -32,8 +32,10 @@ class Embedding(nn.Embedding):
 
 @dataclass
 class DeferredGradients:
-    """Gradients of single rows of an embedding matrix. During a backward pass, they wait here until
-    the gradient of the whole matrix is computed."""
+    """Deferred gradients of single rows of an embedding matrix.
+
+    They are held here during a backward pass, until the gradient of the whole matrix is computed.
+    """
 
     task: int = NONE
     """Number of the backward pass that will compute a gradient of the whole matrix."""
@@ -55,7 +57,7 @@ class DeferredGradients:
         return True
 
     def join(self, grad_VD: Tensor) -> Tensor:
-        """Add the waiting gradients to `grad_VD`, the sum of all other gradients, before autograd
+        """Add the deferred gradients to `grad_VD`, the sum of all other gradients, before autograd
         uses it."""
         if self.task == torch._C._current_graph_task_id():
             for tokens_N, rows_ND in self.rows:
@@ -65,16 +67,17 @@ class DeferredGradients:
 
 
 _deferred: dict[int, DeferredGradients] = {}
-"""Waiting gradients, by the `id` of their matrix. An entry is removed when its matrix is freed."""
+"""Deferred gradients, keyed by the `id` of their embedding matrix. An entry is removed when its
+matrix is freed."""
 
 
 def deferred_gradients(weight_VD: Tensor) -> DeferredGradients | None:
-    """Return the waiting gradients of this matrix, or None if it was never passed to `look_up`."""
+    """Return the deferred gradients of this matrix, or None if it was never passed to `look_up`."""
     return _deferred.get(id(weight_VD))
 
 
 def look_up(weight_VD: Tensor, tokens_N: Tensor) -> Tensor:
-    """Look up rows of an embedding matrix. Result and gradient are those of `F.embedding`."""
+    """Look up rows of an embedding matrix. Result and gradient equal those of `F.embedding`."""
     learns = weight_VD.requires_grad and weight_VD.is_leaf and torch.is_grad_enabled()
     waits = CAN_DEFER and weight_VD.device.type == "cpu" and learns
     if not waits or torch.compiler.is_compiling():

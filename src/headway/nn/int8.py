@@ -46,7 +46,7 @@ class QuantizedMatrix(NamedTuple):
 
 
 class Int8Linear(nn.Module):
-    """Int8 replacement of a `Linear`, for inference."""
+    """Int8 replacement for `Linear`, for inference only."""
 
     bias: Tensor | None
 
@@ -77,7 +77,7 @@ class Int8Linear(nn.Module):
 
 
 class Int8Embedding(nn.Module):
-    """Int8 replacement of an `Embedding`, for inference."""
+    """Int8 replacement for `Embedding`, for inference only."""
 
     whole_VD: Tensor
     scale_V: Tensor

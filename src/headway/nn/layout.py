@@ -247,9 +247,9 @@ class Layout:
         return self.starts_B + self.lengths_B - 1
 
     def pooled(self, x_ND: Tensor, pooling: str) -> Tensor:
-        """Return one vector per sequence: that of its `first` or `last` token, or the `mean` of
-        all. The result for empty sequences, which fixed-size layouts have at the end, is
-        arbitrary."""
+        """Return one vector per sequence. `pooling`: the vector of the `first` or `last` token, or
+        the `mean` of all. The result for empty sequences, which fixed-size layouts have at the end,
+        is arbitrary."""
         if pooling in ("first", "last"):
             row_B = self.starts_B if pooling == "first" else self.last_N()
             return x_ND[row_B.long().clamp(0, self.n_rows - 1)]

@@ -29,7 +29,8 @@ class Linear(nn.Linear):
         return self.product(x, self.bias)
 
     def product(self, x: Tensor, bias: Tensor | None, rows: slice = ALL) -> Tensor:
-        """Multiply with another bias, or with only some rows of the weight."""
+        """Apply the layer with this bias instead of its own, and optionally with only some rows of
+        the weight."""
         if self.packed is not None and self.packed.fits(x, self.weight):
             return self.packed.product(x, self.weight, bias, rows)
         return linear(x, self.weight if rows is ALL else self.weight[rows], bias)

@@ -24,8 +24,8 @@ class SparseFeatures(NamedTuple):
 
 
 LinkFunction = Literal["one", "several", "number"]
-"""Meaning of the scores: `one` of several classes (softmax), `several` independent labels
-(sigmoid), or a `number` (regression)."""
+"""Link function from scores to predictions: softmax over classes (`one`), sigmoid of independent
+labels (`several`), or the identity for regression (`number`)."""
 
 
 class FittedWeights(NamedTuple):

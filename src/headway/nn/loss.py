@@ -1,8 +1,9 @@
-"""Cross-entropy over a large vocabulary that never holds all logits in memory at once.
+"""Memory-efficient cross-entropy for large vocabularies: the logits of all tokens are never in
+memory at once.
 
-The logits are computed for a chunk of tokens at a time. The gradient of a chunk overwrites its
-logits and is used immediately. Nothing of size N × V is kept, nothing is computed twice, and three
-matrix products remain.
+Logits are computed for one chunk of tokens at a time. The gradient of a chunk overwrites its logits
+and is used immediately. Nothing of size N × V is stored, and nothing is recomputed. The cost is
+three matrix products: the logits, the gradient of the inputs, and the gradient of the weights.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class LabelSmoothing(NamedTuple):
 
     @classmethod
     def of(cls, amount: float, vocab_size: int, kind: str = "paper") -> LabelSmoothing:
-        """Build the target distribution for a smoothing `amount`. It is spread over the other
-        tokens (`paper`), or over all tokens (`torch`)."""
+        """Build the target distribution for a smoothing `amount`. `kind`: spread the amount over
+        the other tokens (`paper`), or over all tokens (`torch`)."""
         if kind == "paper":
             return cls(1.0 - amount, amount / max(vocab_size - 1, 1))
         if kind == "torch":
@@ -167,7 +168,7 @@ def _block_(
     scores_NV: Tensor, targets_N: Tensor, weights_N: Tensor, smoothing: LabelSmoothing
 ) -> tuple[Tensor, Tensor]:
     """Compute the loss of a block in plain PyTorch and overwrite its logits with their gradient.
-    Logits in fp32 or wider are not copied."""
+    Logits narrower than fp32 are first copied to fp32."""
     x_NV = scores_NV.to(torch.promote_types(scores_NV.dtype, torch.float32))
     weights_N = weights_N.to(x_NV.dtype)
     right, wrong = smoothing

@@ -28,8 +28,8 @@ BREAK_HZ, BREAK_MEL, STEP = 1000.0, 15.0, math.log(6.4) / 27.0
 
 FRAMES_AT_ONCE = {"cpu": 1024}
 MOST_FRAMES_AT_ONCE = 16_384
-"""Maximum number of frames computed at a time. On a CPU this many fit into the cache; on other
-devices the limit bounds the memory."""
+"""Maximum number of frames computed at a time. On a CPU, this many fit into the cache; on other
+devices, the limit bounds the memory."""
 
 
 def mel_filters(rate: int, n_fft: int, bands: int) -> Tensor:
@@ -59,8 +59,8 @@ def _hertz_of(mel: Tensor) -> Tensor:
 class LogMel(nn.Module):
     """Log-mel frames of audio samples. Each recording is scaled independently of the others.
 
-    `whisper`: log10 of the power, clipped at the recording's maximum − 8, then (x + 4) / 4.
-    `standard`: natural logarithm, then mean 0 and variance 1 in each band of a recording.
+    `scale="whisper"`: log10 of the power, clipped at the recording's maximum − 8, then (x + 4) / 4.
+    `scale="standard"`: natural logarithm, then mean 0 and variance 1 in each band of a recording.
     """
 
     window_W: Tensor

@@ -123,9 +123,9 @@ def rope_rates(
     """Return the RoPE rotation in radians per position of each pair of dimensions, scaled for
     longer contexts.
 
-    `linear` divides all rates by the factor. `ntk` enlarges the base, so that fast pairs hardly
-    change. `llama3` divides the rates of slow pairs and keeps those of fast pairs. Between
-    wavelengths of a quarter of the trained context and the whole of it, it interpolates.
+    The scaling `linear` divides all rates by the factor. `ntk` enlarges the base, so that fast
+    pairs hardly change. `llama3` divides the rates of slow pairs and keeps those of fast pairs.
+    Between wavelengths of a quarter of the trained context and the whole of it, it interpolates.
     """
     if scaling == "ntk":
         base = base * factor ** (width / (width - 2))

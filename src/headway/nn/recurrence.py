@@ -278,7 +278,7 @@ class Recurrence(nn.Module):
         state_BE = cache.last(STATE)
         lengths = layout.known_lengths()
         whole = [max(0, length - LATEST) for length in lengths]
-        # Undoing more tokens than that gives NaN rather than a wrong state.
+        # Undoing more than `LATEST` tokens gives NaN rather than a wrong state.
         states_NE = x_ND.new_full((len(x_ND), self.size), torch.nan)
         out_ND = x_ND.new_zeros(len(x_ND), self.width)
         starts = np.cumsum(lengths) - np.array(lengths)

@@ -15,8 +15,8 @@ from headway.errors import UserError
 
 
 class Tap(nn.Module):
-    """Return a tensor, or a list of tensors (one per sequence), unchanged, and pass it to `record`
-    if that is active."""
+    """Module that returns a tensor, or a list of tensors (one per sequence), unchanged, and passes
+    it to `record` if that is active."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ WASTE = 1.25
 
 SMALL = 512
 """Number of positions, including padding, below which a group is never split. One more call takes
-longer than computing its padding."""
+longer than computing the padding that the split would save."""
 
 
 def attend_dense(

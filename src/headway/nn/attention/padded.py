@@ -19,8 +19,8 @@ from headway.nn.cache import Cache, LayerCache
 from headway.nn.layout import Layout
 
 HIDDEN = -1e9
-"""Added to the scores of masked keys. It is finite because all keys of a padding query are masked,
-and a softmax over only −∞ gives NaN."""
+"""Value added to the scores of masked keys. It is finite because all keys of a padding query are
+masked, and a softmax over only −∞ gives NaN."""
 
 KeysValues = tuple[Tensor, Tensor]
 """Keys and values of one layer, for B sequences of S tokens; each tensor is B G S K."""

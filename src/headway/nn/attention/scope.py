@@ -1,4 +1,4 @@
-"""Options of an attention call: causal mask, sliding window, bias, dropout and scale."""
+"""Attention options: causal mask, sliding window, bias, dropout and scale."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ the position of the key minus that of the query."""
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec:
-    """Mask of a call of `attend`, and the scale, bias and dropout of its attention weights."""
+    """Options of an `attend` call: the mask, and the scale, bias and dropout of the attention
+    weights."""
 
     causal: bool = False
     """Whether a query may attend only to itself and to earlier tokens."""
@@ -29,7 +30,7 @@ class AttentionSpec:
     """Dropout probability of the attention weights."""
 
     scale: float | None = None
-    """Factor of the scores. None: 1/√K, which keeps the variance of the scores at 1."""
+    """Factor applied to the scores. None: 1/√K, which keeps the variance of the scores at 1."""
 
     def scale_for(self, width: int) -> float:
         return width**-0.5 if self.scale is None else self.scale

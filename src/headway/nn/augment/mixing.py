@@ -59,7 +59,8 @@ def beta(alpha: float, n: int, device: torch.device) -> Tensor:
     would underflow for a small alpha."""
     one = torch.ones(2, n, device=device)
     above_2B = Gamma((alpha + 1) * one, one, validate_args=False).sample()
-    # Gamma(a) is Gamma(a + 1) times U^(1/a). 1 - U is never zero.
+    # A Gamma(a) sample is a Gamma(a + 1) sample times U^(1/a). 1 - U is never zero, so its
+    # logarithm is finite.
     log_2B = above_2B.log() + (1.0 - torch.rand_like(one)).log() / alpha
     return torch.sigmoid(log_2B[0] - log_2B[1])
 

@@ -57,7 +57,8 @@ class SpecAugment:
 
 
 def _masks(length_B: Tensor, n_masks: int, widest_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Draw the starts and widths (B M) of M masks for each recording, within these lengths."""
+    """Draw the starts and widths (B M) of M masks for each recording. `length_B`: length that the
+    masks of a recording must not exceed. `widest_B`: maximum width of a mask."""
     draw_2BM = torch.rand(2, len(length_B), n_masks, device=length_B.device)
     width_BM = (draw_2BM[0] * (widest_B[:, None] + 1)).long()
     first_BM = (draw_2BM[1] * (length_B[:, None] - width_BM + 1)).long()

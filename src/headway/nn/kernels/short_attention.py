@@ -451,7 +451,7 @@ def _launch(
     lower: int = 0,
 ) -> None:
     """Launch the kernel once per tile size, for sequences longer than `lower` and up to `longest`
-    tokens."""
+    tokens. `options`: longest, causal, window, scale and dropout."""
     heads, width = pointers[0].shape[1:]
     kv_heads = pointers[1].shape[1]
     longest, causal, window, scale, dropout = options
