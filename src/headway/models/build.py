@@ -53,8 +53,8 @@ def _family(name: str) -> Callable[[Any], nn.Module]:
 
 
 class SkipInit(TorchFunctionMode):
-    """Context that skips PyTorch's weight initialization. On the meta device, that would have no
-    effect but would import the compiler."""
+    """Context manager that skips PyTorch's weight initialization. On the meta device, that would
+    have no effect but would import the compiler."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None

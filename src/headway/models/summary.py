@@ -194,8 +194,8 @@ def activations(model: nn.Module, settings: ModelSettings, batch_tokens: int) ->
 
 @contextmanager
 def _kept(model: nn.Module) -> Iterator[dict[int, torch.UntypedStorage]]:
-    """Context that collects the tensors, except weights, that autograd keeps for the backward
-    pass."""
+    """Context manager that collects the tensors, except weights, that autograd keeps for the
+    backward pass."""
     weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
     kept: dict[int, torch.UntypedStorage] = {}
 
@@ -215,8 +215,8 @@ stored."""
 
 
 class _FusedAttention(TorchFunctionMode):
-    """Context that calls the operator of fused attention directly, because PyTorch never selects it
-    on the meta device."""
+    """Context manager that calls the operator of fused attention directly, because PyTorch never
+    selects it on the meta device."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -30,8 +30,8 @@ class ImageBatch:
     """Images of each size (B T C Y X), as uint8 from 0 to 255 or as floats from 0 to 1."""
 
     order_N: Tensor | None = None
-    """For each position of the batch, its index in the concatenation of all groups. None: the order
-    is the same."""
+    """For each position of the batch, its index in the concatenation of all groups. None: the two
+    orders are equal."""
 
     masked_N: Tensor | None = None
     """True for positions that are replaced by the mask vector, which class tokens never are. None
