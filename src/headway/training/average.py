@@ -173,7 +173,7 @@ class Ema:
 
     @contextmanager
     def swap(self) -> Iterator[None]:
-        """Context in which the model has the averaged weights. Its own weights are restored
+        """Context manager in which the model has the averaged weights. Its own weights are restored
         afterwards, bit for bit."""
         assert not self.is_swapped
         self._exchange()

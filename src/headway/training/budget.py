@@ -135,14 +135,15 @@ class Journal:
         self.plans: dict[int, Decision] = {}
         self.evaluations: dict[int, int] = {}
         self.threads: dict[int, int] = {}
-        """Number of threads, by the first step that uses it."""
+        """Number of threads, keyed by the first step that uses it."""
 
         self.final: Final | None = None
         self.spent_s = 0.0
-        """Number of seconds of the budget that had been used when the last line was written."""
+        """Seconds of the budget used when the last line of the journal was written."""
 
         self.costs: dict[str, float] = {}
-        """Durations in seconds by name, as measured when the last line was written."""
+        """Durations in seconds by name, as measured when the last line of the journal was
+        written."""
 
         if path is not None and path.exists():
             self._read(path)

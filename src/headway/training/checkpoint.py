@@ -198,11 +198,12 @@ class Checkpoints:
         _remove(aside)
 
     def _prune(self, newest: int, last: int) -> None:
-        """Remove all checkpoints up to step `newest`, except the best and the last `keep`.
+        """Remove all checkpoints except the best one and the most recent `keep` up to step
+        `newest`.
 
         Checkpoints after `newest` are damaged, because otherwise the run would have resumed from
-        them. Those up to step `last` are left alone; after a save `last` equals `newest`, so they
-        are removed too.
+        them. When a run is resumed, `last` is the step of the last of these, and they are left
+        alone. After a save, `last` equals `newest`, so they are removed.
         """
         dropped = []
         try:

@@ -361,11 +361,9 @@ class Loop:
         return gained
 
     def _scores(self) -> Scores | None:
-        """Evaluate the model on this rank and return the scores.
-
-        None: a stop was requested. It is not raised here, because the other ranks must learn of it
-        before this one exits. The scores are empty if a budget has no time for an evaluation.
-        """
+        """Evaluate the model on this rank and return the scores. None: a stop was requested.
+        `Stopped` is not raised here, because the other ranks must learn of the stop before this one
+        exits. The scores are empty if a budget has no time for an evaluation."""
         try:
             with self.averaged():
                 if self.budget is None:
@@ -447,8 +445,8 @@ class Loop:
         self.checkpoints.save(snapshot, best=best, passing=passing)
 
     def averaged(self) -> Any:
-        """Context in which the model has its averaged weights; its own weights if there is no
-        moving average."""
+        """Context manager in which the model has its averaged weights; its own weights if there is
+        no moving average."""
         return nullcontext() if self.ema is None else self.ema.swap()
 
     def _new_step(self) -> Step:
@@ -522,8 +520,8 @@ def ranking(values: Mapping[str, float], objective: Objective[Any]) -> tuple[flo
 
 @contextmanager
 def interrupting(model: nn.Module, asked: Callable[[], bool]) -> Iterator[Callable[[], bool]]:
-    """Context that makes a model interruptible. When `asked` returns true, the next forward pass
-    raises `Stopped`, even within a beam search.
+    """Context manager that makes a model interruptible. When `asked` returns true, the next forward
+    pass raises `Stopped`, even within a beam search.
 
     Yields `asked`, for checks between forward passes.
     """

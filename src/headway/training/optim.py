@@ -188,7 +188,7 @@ def _placed(
 ) -> Tensor:
     if old is not None and old.shape == tensor.shape and old.dtype == tensor.dtype:
         return old.copy_(tensor)
-    # A counter is on the device of its weight only if the optimizer kernel reads it.
+    # The step counter of a weight is on the weight's device only if the optimizer kernel reads it.
     beside = tensor.ndim or defaults["fused"] or defaults["capturable"]
     return tensor.to(parameter.device if beside else "cpu", copy=True)
 

@@ -375,8 +375,8 @@ class RunReport:
         }  # fmt: skip
 
     def answers(self) -> PanelData:
-        """Return figures about the predictions of the final model. Without a final model, they are
-        those of the last evaluation that has figures."""
+        """Return figures about the predictions of the final model. Without a final model, the
+        figures are from the last evaluation that has any."""
         for entry in [*reversed(self.history.end), *reversed(self.history.valid)]:
             figures = entry.get("figures")
             if isinstance(figures, dict) and figures:

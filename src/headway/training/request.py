@@ -1,4 +1,4 @@
-"""What the user asks for with `headway train`, `headway check`, `headway.train` or `headway.check`.
+"""Requests from `headway train`, `headway check`, `headway.train` and `headway.check`.
 
 The command line and Python build the same `TrainRequest`. Its method `resolve` returns the settings
 of a run and its data.
@@ -75,7 +75,7 @@ class TrainRequest:
     """Name of a shipped recipe, or path of a TOML file."""
 
     recipe_data: Path | None = None
-    """Folder that contains the data files of the recipe. None: as the recipe says."""
+    """Folder that contains the data files of the recipe. None: the paths in the recipe are used."""
 
     start: str | None = None
     """Run to fine-tune. `none`: train from scratch. None: the default pretrained run, if the task

@@ -557,7 +557,7 @@ class Training:
 
     def _troubles(self) -> list[str]:
         """Return descriptions of everything that was lost or not saved. They determine the last
-        line and the exit code."""
+        line of output and the exit code."""
         found = []
         if self.removed or (self.ranks.is_first and not self.run_folder.exists()):
             found.append(

@@ -91,8 +91,8 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Context that creates and locks the folder. If an error rejects the run, folders created
-        here are removed."""
+        """Context manager that creates and locks the folder. If an error rejects the run, folders
+        created here are removed."""
         try:
             self._take()
             yield
@@ -222,16 +222,15 @@ class RunFolder:
             return False
 
     def _differs_only_in_folders(self, before: Overrides, asked: Overrides) -> bool:
-        """Return whether only the folders of the data files differ, and the prepared data is gone.
-
-        In that case the data is prepared again, and its fingerprint decides whether it is the same.
-        """
+        """Return whether only the folders of the data files differ, and the prepared data is
+        gone. In that case the data is prepared again, and its fingerprint shows whether it has
+        changed."""
         is_gone = not (self.path / "data" / MANIFEST).exists()
         names = asked.with_names(FILE_KEYS, file_name)
         return is_gone and not differences(_moved(before), _moved(names))
 
     def stored(self, task: str) -> Resolved:
-        """Load the settings of the stored run. Raises an error if it is of another task."""
+        """Load the settings of the stored run. Raises an error if that run has another task."""
         way_out = f"Choose another {Option('out')}, or start over with {Option('restart', True)}."
         try:
             found = parse(read_text(self.config), self.config).get("task", "none")

@@ -17,8 +17,8 @@ from headway.errors import Stopped
 
 
 class StopSignal:
-    """Context in which SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 set `requested` instead of ending the
-    run.
+    """Context manager in which SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 set `requested` instead of
+    ending the run.
 
     A second signal ends the process at once. Our own process then exits with the code 128 plus the
     number of the signal; a process of another program (`guest`) runs its own signal handler.

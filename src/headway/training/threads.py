@@ -103,8 +103,9 @@ class ThreadPlan:
     def _has_changed(self, others: float, threads: int) -> bool:
         """Return whether a measurement may give another number of threads.
 
-        It may if the load has changed by a core since the last measurement. Before the first one,
-        it may if the load does not fit the present number.
+        After a measurement, this is the case if the load has changed by at least one core since
+        then. Before the first measurement, it is the case if the load does not fit the present
+        number.
         """
         if self.measured_at is not None:
             return abs(others - self.measured_at) >= 1.0

@@ -64,7 +64,7 @@ runs that take several times as long."""
 
 
 LATE = 0.6
-"""Fraction of the steps after which the best evaluation suggests that more steps may help."""
+"""Fraction of all steps. If the best evaluation is later than this, more steps may help."""
 
 CELLS = 8
 """Maximum size of a padded batch, as a multiple of its number of tokens, for layers that need
@@ -316,7 +316,7 @@ class Trainer:
 
 def load_final_weights(worker: Trainer, loop: Loop) -> dict[str, Any]:
     """Load the final weights into the model: the best checkpoint, or the average of the newest
-    ones. Return facts for the log, and in `lines` text to print.
+    ones. Return a dictionary of facts for the log, with the text to print under `lines`.
 
     The weights of the last step, in memory, are another candidate if their checkpoint could not be
     saved or the best checkpoint is missing. Otherwise they would be lost in favour of an old
@@ -436,11 +436,9 @@ class CandidateComparison(NamedTuple):
 def without_comparison(
     loop: Loop, candidates: Mapping[str, Callable[[], dict[str, Tensor]]], best: Path | None
 ) -> CandidateComparison:
-    """Choose the final weights without a comparison.
-
-    They are the best checkpoint, or the last step if it was better but could not be saved. The
-    score is that from training, if there is one.
-    """
+    """Choose the final weights without a comparison: the best checkpoint, or the last step if it
+    was better but could not be saved. The score is the one measured in training, if there is
+    one."""
     state, metric, scores = loop.state, loop.objective.metric, {}
     unsaved = "last step" in candidates and state.best_step == state.step
     if best is None or unsaved:
