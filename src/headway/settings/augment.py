@@ -9,7 +9,7 @@ from headway.specs.values import TracksExplicit, check_least, check_values
 
 SHARES = ("erase", "speed")
 MOST_OPERATIONS = 10
-"""Maximum of `rand`, because more operations make an image unrecognizable."""
+"""Maximum allowed value of `rand`. More operations make an image unrecognizable."""
 
 
 @dataclass(frozen=True, kw_only=True)

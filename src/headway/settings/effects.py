@@ -51,8 +51,8 @@ class EffectRule(Generic[Facts]):
     arguments in it are spelled as the user would give them."""
 
     explicit: bool = False
-    """Whether setting the default explicitly is an error, too. It is one if the default would not
-    hold, because something else replaces the setting."""
+    """Whether setting the default explicitly is an error, too. It is an error if something else
+    replaces the setting, so that the default would not hold."""
 
     @property
     def condition(self) -> str:

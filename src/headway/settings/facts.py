@@ -32,7 +32,8 @@ class DeviceInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class MediaFormat:
-    """Dimensions of media, as stored or as proposed from a sample of the files."""
+    """Format of images, video or audio: stored in the prepared data, or chosen from a sample of the
+    files."""
 
     height: int = 0
     width: int = 0
@@ -95,7 +96,7 @@ class DatasetStats:
     """Input settings for which the media were prepared; None for text."""
 
     stored: MediaFormat = field(default_factory=MediaFormat)
-    """Dimensions in which the media are stored."""
+    """Format in which the media are stored."""
 
     colours: Mapping[str, list[float]] = field(default_factory=dict)
     """`mean` and `std` of each colour channel of the images."""

@@ -48,7 +48,7 @@ class OriginKind(Enum):
     """An argument of a Python call."""
 
     RECORDED = auto()
-    """From the `config.toml` of a run. The text of the origin is the one recorded there."""
+    """The `config.toml` of a run. The text of the origin is the comment recorded there."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ def flatten(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 
 
 def nest(leaves: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a mapping by dotted key to nested tables. The inverse of `flatten`."""
+    """Convert a mapping by dotted key to nested tables. This is the inverse of `flatten`."""
     table: dict[str, Any] = {}
     for key, value in leaves.items():
         *sections, name = key.split(".")

@@ -254,8 +254,8 @@ def _unknown_at_top(name: str, value: object) -> str:
 
 
 def _of_another_machine(values: dict[str, Any]) -> None:
-    """Return the settings of a run without its automatically chosen number of threads. The best
-    number depends on the machine and is measured when a run starts."""
+    """Remove the number of threads from the settings of a run, in place, if it was chosen
+    automatically. The best number depends on the machine and is measured when a run starts."""
     asked, train = values.get("asked"), values.get("train")
     if isinstance(asked, dict) and isinstance(train, dict) and "train.threads" not in asked:
         train.pop("threads", None)
@@ -315,8 +315,8 @@ def run_settings(values: dict[str, Any], locate: Locate = no_location) -> RunSet
     if isinstance(model, dict) and ("preset" in model or "family" in model):
         built["model"] = model_settings(model, "model.", locate)
     elif model:
-        # The other model settings depend on the data, so the changes are checked now against the
-        # families of the task.
+        # Without a family, the model settings are completed only when the data is known. Check the
+        # given ones now, so that errors appear before the data is read.
         _check_changes(model, SPECS[task].all_families, locate)
     built["asked"] = Overrides(values if asked is None else asked)
     own = {one.name for one in fields(RunSettings)}

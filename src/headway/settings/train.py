@@ -136,7 +136,7 @@ class TrainSettings(TracksExplicit):
     training stops."""
 
     least: ClassVar[int] = 1
-    """Minimum of each setting in `COUNTS`."""
+    """Minimum allowed value of each setting in `COUNTS`."""
 
     def __post_init__(self) -> None:
         check_values(self)
