@@ -74,7 +74,7 @@ class Flag:
     help: str
     section: FlagSection
     fits: Callable[[Spec], bool]
-    """Function from a row of the task table to whether the option applies to it."""
+    """Predicate that returns whether the option applies to a row of the task table."""
 
     takes: str = ""
     """Metavar in the help: a placeholder for the value that the option takes."""

@@ -93,8 +93,8 @@ METRICS: dict[str, Metric] = {
     )
 }
 """All built-in metrics by name, in the order of reports. A task can only report metrics that are
-listed here. `mrr` is the mean reciprocal rank. `explained` is the fraction of the variance of
-masked parts that the model reconstructs."""
+listed here. `mrr` is the mean reciprocal rank. `variance_explained` is the fraction of the variance
+of masked parts that the model reconstructs."""
 
 
 def named_metric(name: str, better: object) -> Metric:

@@ -1,4 +1,4 @@
-"""Options of one call of `predict` or `evaluate`, by name."""
+"""Per-call options of `predict` and `evaluate`, by name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class CallOption:
-    """An option of one call of `predict` or `evaluate`, in addition to the decoding settings."""
+    """An option of a single `predict` or `evaluate` call, in addition to the decoding settings."""
 
     name: str
     help: str
@@ -91,7 +91,7 @@ OPTIONS: dict[str, CallOption] = {
         ),
     )
 }
-"""Options of prediction, by name."""
+"""Prediction options by name."""
 
 
 SCORING: dict[str, CallOption] = {
@@ -119,4 +119,4 @@ SCORING: dict[str, CallOption] = {
         CallOption(name="out", help="File to write the translations to.", takes="FILE"),
     )
 }
-"""Options of evaluation, by name."""
+"""Evaluation options by name."""
