@@ -187,8 +187,9 @@ def _request(
     task: str | None, data: object, needs: Mapping[str, ColumnOrFiles],
     settings: SettingsLike | None, start: object, teacher: object, **more: Any,
 ) -> TrainRequest:  # fmt: skip
-    """Build the training request from the arguments of `train` or `check`. `needs` contains column
-    names or files, and training settings such as `epochs=3`."""
+    """Build the training request from the arguments of `train` or `check`. `needs`: their
+    additional keyword arguments, which are columns or files by input name, and training settings
+    such as `epochs=3`."""
     asked = _settings(settings)
     columns = {name: one for name, one in needs.items() if not _is_setting(task, name)}
     for name in needs.keys() - columns.keys():
@@ -299,8 +300,8 @@ def _name(run: object) -> str | None:
 
 @contextmanager
 def preserved_state(device: torch.device) -> Iterator[None]:
-    """Context that enables gradients for training. On exit, the random state and the number of
-    threads are restored."""
+    """Context manager that enables gradients for training. On exit, the random state and the number
+    of threads are restored."""
     import torch
 
     threads = torch.get_num_threads()

@@ -44,10 +44,9 @@ _edge = Edge.PYTHON
 
 @contextmanager
 def called_by(way: Edge) -> Iterator[None]:
-    """Context that sets the interface of a command or a server. Messages name options accordingly.
-
-    It applies to the whole process, because all threads work for the same user.
-    """
+    """Context manager that sets the interface of a command or a server, so that messages name
+    options accordingly. The interface applies to the whole process, because all threads work for
+    the same user."""
     global _edge
     before, _edge = _edge, way
     try:
@@ -186,7 +185,8 @@ class Stopped(Exception):
 
 @contextmanager
 def columns_by_option(positional: object, said: Container[str] = ()) -> Iterator[None]:
-    """Context in which the error for a missing column explains how to name it with an option.
+    """Context manager in which the error for a missing column explains how to name it with an
+    option.
 
     This requires that the data is a positional argument (`positional`), and that `said` contains no
     setting for the column.

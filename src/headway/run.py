@@ -373,7 +373,7 @@ class Run:
         Args:
             x: One input, or a list, tuple, array or table of inputs. `run.needs` describes the
                 inputs of the task.
-            **options: Options of the task, as listed by `run.options()`. If `x` is a table,
+            **options: Task options, as listed by `run.options()`. If `x` is a table,
                 column names can be given as well, such as `text="review"`.
 
         Returns:

@@ -112,7 +112,8 @@ def read_json(path: Path) -> Any:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Context with a temporary folder next to `out`, which is renamed to `out` on success."""
+    """Context manager with a temporary folder next to `out`, which is renamed to `out` on
+    success."""
     check_free(out)
     place = out.absolute()
     beside = place.with_name(f".{place.name}.part")
@@ -136,7 +137,7 @@ TEMPORARY = "headway-work-"
 
 @contextmanager
 def work_folder() -> Iterator[Path]:
-    """Context with a temporary folder, for work that has no run folder.
+    """Context manager with a temporary folder, for work that has no run folder.
 
     The folder is removed on exit, even after SIGTERM. After SIGKILL it remains until another
     process calls this function, which removes all such folders that no process has locked.
@@ -180,8 +181,8 @@ def _locked(folder: Path) -> int | None:
 
 @contextmanager
 def _ending(act: Callable[[], object]) -> Iterator[None]:
-    """Context that calls `act` on exit. It is called before SIGTERM ends the process as well,
-    unless the program has its own handler."""
+    """Context manager that calls `act` on exit. It is called before SIGTERM ends the process as
+    well, unless the program has its own handler."""
     handled = (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
