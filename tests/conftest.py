@@ -37,7 +37,7 @@ if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 OPTIONAL = frozenset({
-    "ctranslate2", "hatchling", "httpx2", "jiwer", "libretranslatepy", "onnx", "onnxruntime",
+    "av", "ctranslate2", "hatchling", "httpx2", "jiwer", "libretranslatepy", "onnx", "onnxruntime",
     "onnxscript", "openai", "playwright", "pyarrow", "sacremoses", "schemathesis", "sentencepiece",
     "soundfile", "starlette", "tiktoken", "tokenizers", "transformers", "uvicorn", "zensical",
 })  # fmt: skip

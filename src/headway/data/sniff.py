@@ -37,6 +37,15 @@ IMAGES = frozenset(
 MOVING = frozenset({".gif", ".webp", ".png", ".tif", ".tiff"})
 """File extensions of image formats that can contain several frames."""
 
+DEMUXERS = {
+    ".mp4": "mov", ".m4v": "mov", ".mov": "mov", ".webm": "matroska", ".mkv": "matroska",
+    ".avi": "avi",
+}  # fmt: skip
+"""Names of FFmpeg's readers of video files, by file extension."""
+
+VIDEO = frozenset(DEMUXERS)
+"""File extensions of video files. They are read by the package `av`."""
+
 AUDIO = frozenset({".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au"})
 ARRAY = ".npy"
 """File extension of NumPy arrays. Only the shape of an array shows whether it contains pixels or
@@ -44,7 +53,7 @@ samples."""
 
 EXTENSIONS: dict[MediaType, frozenset[str]] = {
     "image": IMAGES | {ARRAY},
-    "video": MOVING | {ARRAY},
+    "video": MOVING | VIDEO | {ARRAY},
     "audio": AUDIO,
 }
 """File extensions of each modality. `open_item.register` adds the extensions of other packages."""
@@ -68,6 +77,14 @@ COMPRESSED = frozenset({".gz", ".xz", ".zst"})
 GZIP, XZ, ZSTD = b"\x1f\x8b\x08", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
 PARQUET_START = b"PAR1"
 OGG, AU, RIFF, WAVE, FORM = b"OggS", b".snd", b"RIFF", b"WAVE", b"FORM"
+EBML = b"\x1a\x45\xdf\xa3"
+"""First bytes of WebM and Matroska files."""
+
+BOXES = frozenset({b"ftyp", b"moov", b"mdat", b"wide"})
+"""Types of the first box of MP4 and QuickTime files, which follow its size in 4 bytes."""
+
+NOT_VIDEO = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"M4A ", b"M4B ")
+"""Brands of the first box of images and audio in MP4 files."""
 
 MEDIA_STARTS = {
     b"\x89PNG": ".png", b"\xff\xd8\xff": ".jpg", b"GIF8": ".gif", b"BM": ".bmp",
@@ -189,6 +206,17 @@ def is_visual(path: str | PathLike[str]) -> bool:
     return last != ARRAY and last in EXTENSIONS["image"] | EXTENSIONS["video"]
 
 
+def is_video(path: str | PathLike[str]) -> bool:
+    """Whether an existing file is a video file by its first bytes or, if they are unknown, by its
+    name. Animated images do not count."""
+    try:
+        with Path(path).open("rb") as file:
+            found = extension_of(file.read(64))
+    except OSError:  # reported when the file is read
+        found = ""
+    return (found or extension(path)) in VIDEO
+
+
 def is_media_file(path: str | PathLike[str]) -> bool:
     """Whether a file name is that of an image, a video, audio, or an array of pixels or samples."""
     return is_audio(path) or is_visual(path) or is_array(path)
@@ -237,6 +265,8 @@ def media_types(value: object) -> tuple[MediaType, ...]:
     if isinstance(value, str | os.PathLike):
         if is_audio(value):
             return ("audio",)
+        if extension(value) in VIDEO:
+            return ("video",)
         return ("image", "video") if is_visual(value) else ALL_MEDIA
     if isinstance(value, np.ndarray):
         if value.ndim == 3:
@@ -248,10 +278,14 @@ def media_types(value: object) -> tuple[MediaType, ...]:
 
 
 def extension_of(content: bytes) -> str:
-    """Return the file extension that matches the first bytes of an image or audio file; empty if
-    they are unknown."""
+    """Return the file extension that matches the first bytes of an image, video or audio file;
+    empty if they are unknown."""
     if content[:4] == RIFF:
-        return ".webp" if content[8:12] == b"WEBP" else ".wav"
+        return {b"WEBP": ".webp", b"AVI ": ".avi"}.get(content[8:12], ".wav")
+    if content[:4] == EBML:
+        return ".webm" if b"webm" in content[:64] else ".mkv"
+    if content[4:8] in BOXES:
+        return "" if content[8:12] in NOT_VIDEO else ".mp4"
     return next((end for start, end in MEDIA_STARTS.items() if content.startswith(start)), "")
 
 

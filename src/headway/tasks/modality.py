@@ -16,8 +16,10 @@ from headway.data.media.open_item import MediaRef
 from headway.data.readers.array_stack import CHANNELS, is_stack
 from headway.data.schema import media_columns
 from headway.data.sniff import (
+    ALL_MEDIA,
     EXTENSIONS,
     MOVING,
+    VIDEO,
     Format,
     MediaType,
     extension,
@@ -35,7 +37,6 @@ from headway.specs.needs import Modality
 from headway.specs.tasks import Spec
 from headway.tasks.media_inputs import what_of
 from headway.tasks.parent_run import parent_of
-
 
 TRIED = 1 << 20
 """Number of samples per channel that are searched for negative values: about a minute at 16 kHz."""
@@ -77,7 +78,8 @@ def modality_of_file(path: Path, data: DataSettings, known: DataFiles | None = N
         files = sorted(known.walk(path))
         if any(is_audio(file) for file in files):
             return "audio"
-        first = next((file for file in files if extension(file) in EXTENSIONS["image"]), None)
+        pixels = EXTENSIONS["image"] | EXTENSIONS["video"]
+        first = next((file for file in files if extension(file) in pixels), None)
         return "image" if first is None else _of_item(first)
     if form.is_table_file and path.is_file():
         item = _first(path, data, known)
@@ -93,9 +95,8 @@ def modality_of_file(path: Path, data: DataSettings, known: DataFiles | None = N
 
 def _first(path: Path, data: DataSettings, known: DataFiles) -> MediaRef | None:
     """Return the first item of a list of media files. The list is read as one of images and, if
-    that fails, as one of audio files. Return None if it is neither."""
-    kinds: tuple[MediaType, ...] = ("image", "audio")
-    for what in kinds:
+    that fails, as one of videos or of audio files. Return None if it is none of these."""
+    for what in ALL_MEDIA:
         with suppress(DataError):
             [bound] = media_tables([str(path)], data, media_columns(what, None, data), known)
             found = bound.first
@@ -138,7 +139,7 @@ def _of_item(path: Path, index: int | None = None) -> MediaType:
             *_, last = shape = stack_item(str(path), index).shape
             moves = len(shape) > 3 or (len(shape) == 3 and last not in CHANNELS)
             return "video" if moves else "image"
-    moves = False
+    moves = extension(path) in VIDEO
     if extension(path) in MOVING:
         with suppress(UserError):  # reported later, when all files are read
             moves = n_frames(path) > 1

@@ -85,7 +85,7 @@ def decode_image(path: str | Path, channels: int = 3, size: Size | None = None) 
             height, width = width, height
         _turn(image)
         pixels_CYX = _pixels(image, channels, path)
-        return DecodedMedia(_brought(pixels_CYX[None], size), height, width)
+        return DecodedMedia(brought(pixels_CYX[None], size), height, width)
 
 
 def decode_video(
@@ -104,13 +104,13 @@ def decode_video(
                 f"{MAX_VIDEO_PIXELS / 1e9:g} billion: make the video smaller or shorter."
             )
         wanted = sampled(n_frames, frames)
-        _check_held(len(wanted), area, size, path)
+        check_held(len(wanted), area, size, path)
         kept: dict[int, ByteArray] = {}
         for number in sorted(set(wanted)):
             image.seek(number)
-            _check_size(image.width, image.height, path)  # pages of a TIFF have one each
+            check_size(image.width, image.height, path)  # pages of a TIFF have one each
             pixels_CYX = _pixels(image, channels, path)
-            kept[number] = _brought(pixels_CYX[None], size)
+            kept[number] = brought(pixels_CYX[None], size)
         stacked = np.concatenate([kept[number] for number in wanted])
         return DecodedMedia(stacked, image.height, image.width)
 
@@ -137,7 +137,7 @@ def _from_folder(folder: Path, frames: int, channels: int, size: Size | None) ->
     kept: dict[int, DecodedMedia] = {}
     for number in sorted(set(wanted)):
         one = kept[number] = decode_image(files[number], channels, size)
-        _check_held(len(set(wanted)), one.height * one.width, size, folder)
+        check_held(len(set(wanted)), one.height * one.width, size, folder)
         if one.values.shape != kept[min(kept)].values.shape:
             raise DataError(
                 f"{files[number]} has {one.width:,} × {one.height:,} pixels, unlike other frames "
@@ -148,7 +148,7 @@ def _from_folder(folder: Path, frames: int, channels: int, size: Size | None) ->
     return DecodedMedia(stacked, first.height, first.width)
 
 
-def _check_held(frames: int, area: int, size: Size | None, path: str | Path) -> None:
+def check_held(frames: int, area: int, size: Size | None, path: str | Path) -> None:
     if size is None and frames * area > MAX_PIXELS:
         raise DataError(
             f"{frames} frames of {path} at their original size have {frames * area:,} pixels. The "
@@ -162,13 +162,11 @@ def _opened(path: str | Path) -> Iterator[Image]:
     becomes a `DataError`, because Pillow raises many types of exceptions for damaged files."""
     pillow = _pillow()
     try:
-        if (trouble := _no_file(Path(path))) is not None:
+        if (trouble := file_problem(Path(path))) is not None:
             raise DataError(f"{path} {trouble}")
         with pillow.open(path, formats=FORMATS) as image:
-            _check_size(image.width, image.height, path)
-            large = image.width * image.height > LARGE
-            guard: AbstractContextManager[Any] = _one_large if large else nullcontext()
-            with guard:
+            check_size(image.width, image.height, path)
+            with one_if_large(image.width * image.height):
                 yield image
     except UserError:
         raise
@@ -192,7 +190,13 @@ def _opened(path: str | Path) -> Iterator[Image]:
         ) from error
 
 
-def _no_file(path: Path) -> str | None:
+def one_if_large(area: int) -> AbstractContextManager[Any]:
+    """Return a context that only one thread can enter at a time if `area`, a number of pixels, is
+    large."""
+    return _one_large if area > LARGE else nullcontext()
+
+
+def file_problem(path: Path) -> str | None:
     if not path.exists():
         return "does not exist."
     if not path.is_file():
@@ -200,7 +204,7 @@ def _no_file(path: Path) -> str | None:
     return "is empty: 0 bytes." if path.stat().st_size == 0 else None
 
 
-def _check_size(width: int, height: int, path: str | Path) -> None:
+def check_size(width: int, height: int, path: str | Path) -> None:
     if width * height > MAX_PIXELS:
         raise DataError(
             f"{path} has {width:,} × {height:,} pixels according to its header. The "
@@ -229,7 +233,7 @@ def _pixels(image: Image, channels: int, path: str | Path) -> ByteArray:
     return np.ascontiguousarray(values_YXC.transpose(2, 0, 1))
 
 
-def _brought(pixels_TCYX: ByteArray, size: Size | None) -> ByteArray:
+def brought(pixels_TCYX: ByteArray, size: Size | None) -> ByteArray:
     return pixels_TCYX if size is None else resized(pixels_TCYX, *size)
 
 
@@ -262,7 +266,7 @@ def _pillow() -> Any:
         raise UserError(
             f"Pillow cannot be imported ({error}). To read images, install it: `pip install pillow`"
         ) from error
-    # `_check_size` reports images that are too large. The warning filter is set once for all
+    # `check_size` reports images that are too large. The warning filter is set once for all
     # threads, because `catch_warnings` around each image would reset the filters of other threads.
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     return Image

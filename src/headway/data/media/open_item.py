@@ -23,7 +23,7 @@ from headway.data.media.image import (
     read_image,
 )
 from headway.data.media.pixels import ByteArray, resized
-from headway.data.sniff import EXTENSIONS, MediaType, extension, is_array, is_idx
+from headway.data.sniff import EXTENSIONS, MediaType, extension, is_array, is_idx, is_video
 from headway.errors import DataError
 from headway.settings.audio import AudioSettings
 from headway.settings.vision import ImageSettings
@@ -152,6 +152,10 @@ def read_media(path: str, form: ItemFormat, part: MediaRegion = WHOLE) -> Decode
     if part.box is not None:
         return _cut_out(path, form, part.box)
     if form.is_moving:
+        if is_file(Path(path)) and is_video(path):
+            from headway.data.media.video import decode_video_file
+
+            return decode_video_file(path, form.frames, form.channels, form.size)
         return decode_video(path, form.frames, form.channels, form.size)
     return decode_image(path, form.channels, form.size)
 
