@@ -35,8 +35,8 @@ KEPT = ("size", "seeds", "first_seed", "data", "minutes", "cpu_minutes", "machin
 SIZES = ("full", "quick")
 """Sizes of runs, in the order of their weight: a page is about the first one that was run."""
 
-ROWS = 3
-"""Number of further effects in the table of a page. All of them are on `lab.html`."""
+ROWS = 1
+"""Number of further effects in the table of a page. All are in the stored results and on `lab.html`."""
 
 INTRO = """
 Each question below has a small experiment that you can run on your own machine. Most experiments

@@ -226,8 +226,8 @@ def function_section(one: Described) -> str:
     lines += [f"- {', '.join(same)}: {where}\n"] if same and where else []
     parts += [*lines, "\n"] if lines else []
     parts += [f"Returns: {doc.returns}\n\n"] if doc.returns else []
-    # The page about looking inside has examples of its functions.
-    return "".join([*parts, "" if one.name.startswith("headway.inside") else example(doc)])
+    # Other pages have examples of these functions.
+    return "".join([*parts, "" if one in (*INSIDE, *OTHERS) else example(doc)])
 
 
 def described_before(one: Described) -> tuple[Mapping[str, str], str]:

@@ -19,7 +19,6 @@ from page_parts import MADE, prose, table
 from python_api import python_api_page
 
 from headway.errors import Edge, called_by
-from headway.serve.limits import Limits
 from headway.settings import effects
 from headway.settings.default_facts import DefaultFacts
 from headway.settings.defaults import DefaultRow, default_rows
@@ -156,12 +155,8 @@ def settings_page() -> str:
         of_task = "Only for the task of this name. " if name in SECTIONS else ""
         parts += [f"## `[{name}]`\n\n", f"{of_task}{prose(_about(kind))}\n\n", read_on(name)]
         parts.append(settings_table(kind))
-    parts += [
-        "## `serve.*`\n\n",
-        "Limits of `headway serve`, set on its command line. ",
-        read_on("serve"),
-    ]
-    parts.append(settings_table(Limits))
+    parts += ["## `serve.*`\n\n", "Limits of `headway serve`, set on its command line. ",
+              read_on("serve")]  # fmt: skip
     return "".join(parts)
 
 

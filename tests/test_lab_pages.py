@@ -44,11 +44,14 @@ def test_a_page_begins_with_the_answer_and_its_number(made: Any, name: str) -> N
 
 
 def test_a_table_has_a_row_per_effect(made: Any) -> None:
-    effects = [Effect.over([0.1, 0.2], "gain", "%"), Effect.over([1e-7], "error", exact=True)]
-    verdict = decide(
-        "supported", effects[0], OutcomeSentences(supported="", refuted=""), more=effects
-    )
-    assert made.table(["measured", "mean", "95 % interval"], made.numbers(verdict)) == [
-        "| measured | mean | 95 % interval |", "|---|---:|---:|",
-        "| gain | 0.150% | −0.485 to 0.785 |", "| error | 1.0e−07 | exact |",
-    ]  # fmt: skip
+    gain = Effect.over([0.1, 0.2], "gain", "%")
+    for effect, row in (
+        (gain, "| gain | 0.150% | −0.485 to 0.785 |"),
+        (Effect.over([1e-7], "error", exact=True), "| error | 1.0e−07 | exact |"),
+    ):
+        verdict = decide(
+            "supported", gain, OutcomeSentences(supported="", refuted=""), more=[effect]
+        )
+        assert made.table(["measured", "mean", "95 % interval"], made.numbers(verdict)) == [
+            "| measured | mean | 95 % interval |", "|---|---:|---:|", row,
+        ]  # fmt: skip
