@@ -16,8 +16,8 @@ from headway.tokens.tokenizer import SPACE_MARK, Tokenizer
 AlignmentLink = tuple[int, int]
 
 AttentionFunction = Callable[[Sequence[Any], Sequence[Sequence[int]], int], list[Tensor]]
-"""Type of functions that compute the cross-attention of one model, as `cross_attention` does.
-Arguments: sources, targets and the begin token of targets."""
+"""Function that computes the cross-attention of one model, as `cross_attention` does. Arguments:
+the sources, the targets, and the begin token of the targets."""
 
 
 def cross_attention(
@@ -42,10 +42,10 @@ def cross_attention(
 def read_targets(
     model: Seq2Seq, sources: Sequence[Any], inputs: Sequence[Sequence[int]], layer: int
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Run the decoder on known targets.
+    """Run the decoder on known targets (teacher forcing).
 
-    Returns the cross-attention of each head of a layer (H T S), and the logits of the first token
-    (V), for each source. `inputs`: tokens that the decoder reads, including the begin token.
+    Returns the cross-attention of each head of a layer (H T S), and the logits of the first target
+    token (V), for each source. `inputs`: tokens that the decoder reads, including the begin token.
     """
     device = next(model.parameters()).device
     name = cross_attention_tap(model, layer)
@@ -78,7 +78,8 @@ def word_numbers(pieces: Sequence[str], unknown: str | None = None) -> list[int]
 def source_words(text: str, ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
     """Return the index of the word of `text` that contains each of its tokens.
 
-    Each word is tokenized alone to count its tokens, which works even if they are unknown.
+    The tokens of a word are counted by tokenizing the word alone, so unknown tokens are counted,
+    too.
     """
     sizes = [len(word) for word in tokenizer.encode_batch(text.split())]
     for gap in (0, 1):  # the space is part of a word's first token, or has a token of its own

@@ -107,8 +107,8 @@ def prefetch_one(items: Iterable[T]) -> Iterator[T]:
 def batches(lengths: Sequence[int], room: int) -> Iterator[list[int]]:
     """Group indices of items by similar length, longest first.
 
-    The number of items in a group times its largest length is at most `room`. An item longer than
-    `room` is a group of its own.
+    The number of items in a group times the length of its longest item is at most `room`. An item
+    longer than `room` is a group of its own.
     """
     group: list[int] = []
     for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):

@@ -43,14 +43,15 @@ from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
 MOST_ROWS = 64
-"""Maximum number of texts that are generated together. More texts would slow down every step."""
+"""Maximum number of texts in a batch. More texts would slow down every step."""
 
 READ_AT_ONCE = {"cpu": 512, "cuda": 4096}
 """Maximum number of prompt tokens that are processed between two steps, while all running texts
 wait. On two cores, 512 tokens take about a second with a model of GPT-2's size."""
 
 SPARED = 4
-"""Fraction of the cache rows, as a divisor, that stays free for callers without a running text."""
+"""Divisor of the maximum number of rows. The result is the number of rows that stay free for
+callers without a running text."""
 
 FIRST_ROOM = 64
 """Initial cache capacity in tokens per text. The capacity doubles when it is exhausted."""
@@ -671,7 +672,7 @@ class StaticStep:
     def __init__(self, model: Decoder, rows: RowCache, n_rows: int, used: int) -> None:
         """Prepare the tensors of the step.
 
-        `used`: upper bound of the number of tokens in a row, including the token of this step.
+        `used`: upper bound on the number of tokens in a row, including the token of this step.
         """
         self.model, self.used, self.end = model, used, max_positions(model.front)
         device = next(model.parameters()).device

@@ -157,7 +157,7 @@ def _writes(
 
 
 LogitsProcessor = Callable[[Tensor, Tensor, Sequence[int]], None]
-"""Type of functions that change log-probabilities (R V) in place.
+"""Function that changes log-probabilities (R V) in place.
 
 Arguments: the log-probabilities, the tokens generated so far (R T), and the indices of the B
 sources. Each source has R / B consecutive rows, one per hypothesis.
@@ -165,7 +165,7 @@ sources. Each source has R / B consecutive rows, one per hypothesis.
 
 
 class LogitsProcessors:
-    """All logits processors of a batch, as one. A forced prefix overrides every ban."""
+    """All logits processors of a batch, combined into one. A forced prefix overrides every ban."""
 
     def __init__(
         self,
@@ -271,8 +271,8 @@ def ban_tokens(tokens: Sequence[int]) -> LogitsProcessor:
 
 
 def only_at(place: int, inner: LogitsProcessor) -> LogitsProcessor:
-    """Make a logits processor that applies `rule` only to the token at one position, counted from
-    0."""
+    """Make a logits processor that applies the processor `inner` only at output position `place`,
+    counted from 0."""
 
     def rule(scores_RV: Tensor, tokens_RT: Tensor, sources: Sequence[int]) -> None:
         if tokens_RT.shape[1] == place:

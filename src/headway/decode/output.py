@@ -25,7 +25,7 @@ class AttendedRegion:
     """First frame of the patch with the most attention, and the frame after its last."""
 
     share: float
-    """Fraction of the attention on the patch with the most attention."""
+    """Fraction of the attention that falls on the patch with the most attention."""
 
     grid_TYX: NDArray[np.float32]
     """Attention on every patch (frames, rows, columns); sums to 1."""
@@ -123,7 +123,7 @@ class WritingSummary:
 
     proposed: int = 0
     accepted: int = 0
-    """Number of tokens proposed by the draft model and accepted by the model."""
+    """Number of tokens proposed by the draft model and accepted by the target model."""
 
     @property
     def rate(self) -> float:
@@ -131,8 +131,8 @@ class WritingSummary:
         return self.tokens / self.seconds if self.seconds else 0.0
 
     def text(self, unit: str = "line", digits: int = 0, failed: int = 0) -> str:
-        """Return the summary line. `unit`: name of one source. `failed`: number of sources that
-        could not be read."""
+        """Return the summary line. `unit`: noun for one source, such as `line`. `failed`: number of
+        sources that could not be read."""
         n = self.sources + failed
         parts = [f"{n:,} {unit}{'s' * (n != 1)}"]
         parts.append(f"{self.tokens:,} tokens, {self.rate:,.{digits}f} per second")

@@ -80,7 +80,7 @@ class Sources(Protocol):
 class TextSources:
     tokenizer: Tokenizer
     room: float
-    """Maximum number of tokens of a line that need not be split."""
+    """Maximum number of tokens of a line that is not split."""
 
     on_long: OnLong = "split"
     summary: WritingSummary = field(default_factory=WritingSummary)

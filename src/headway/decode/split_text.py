@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 TokenCounter = Callable[[Sequence[str]], list[int]]
-"""Type of functions that return the number of tokens of each text."""
+"""Function that returns the number of tokens of each text."""
 
 # Split after a full stop and closing quotes or brackets. Do not split after a single letter (an
 # abbreviation) or before a lower-case letter. East Asian full stops need no space after them.

@@ -12,15 +12,15 @@ from headway.settings.decode import DecodeSettings
 from headway.tokens.tokenizer import Tokenizer
 
 BROKEN = "\ufffd"
-"""Replacement character, which stands for bytes that are not a complete UTF-8 character."""
+"""Replacement character, which represents bytes that are not a complete UTF-8 character."""
 
 HELD = 3
 """Maximum number of trailing replacement characters that may still become one character, because
 UTF-8 characters have at most four bytes."""
 
 WINDOW, TAIL = 32, 4
-"""Maximum number of tokens that are decoded together, and number of tokens that are kept when
-decoding restarts."""
+"""Maximum number of tokens that are decoded together, and number of tokens that remain after this
+limit is exceeded."""
 
 
 class TextStream:
@@ -90,11 +90,11 @@ class TextStream:
 
 
 OnToken = Callable[[str], None]
-"""Type of callbacks for new text that is final."""
+"""Callback for the piece of text that has just become final."""
 
 OnOutputPiece = Callable[[int, str], None]
-"""Type of callbacks for parallel outputs. Arguments: index of the output, and its new final
-text."""
+"""Callback for text streamed from parallel outputs. Arguments: index of the output, and the piece
+of its text that has just become final."""
 
 
 class OutputAssembler:
@@ -111,8 +111,8 @@ class OutputAssembler:
     ) -> None:
         """Create the assembler of a batch.
 
-        `end`: token that ends an output. `on_piece`: called with new text of all outputs; supported
-        only for a single prompt.
+        `end`: token that ends an output. `on_piece`: called with each new piece of text of any
+        output; supported only for a single prompt.
         """
         self.tokenizer, self.stops, self.prompts = tokenizer, settings.stop, prompts
         self.end, self.on_token, self.on_piece = end, on_token, on_piece

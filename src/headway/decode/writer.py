@@ -90,7 +90,7 @@ class Writer:
     ) -> None:
         """Create a writer. Several models form an ensemble.
 
-        `max_len`: maximum number of tokens of a line that is not too long; the positions of the
+        `max_len`: number of tokens above which `on_long` applies to a line; the positions of the
         models limit it as well. `align`: whether to return what each word attends to. `engine`:
         runtime that replaces `models`. `detail`: passed to the engine. `image`: the engine's input
         shape for images. `recent`: cache of searches of these models, shared with other writers.
@@ -300,8 +300,8 @@ class Writer:
 
 
 def with_unknown(tokens: Sequence[int], unknown: Sequence[str], target: Tokenizer) -> str:
-    """Return the text of the tokens, with each unknown token replaced by the source word at its
-    index."""
+    """Return the text of the tokens, with each unknown token replaced by the word at the same index
+    of `unknown`."""
     if target.unk not in tokens:
         return target.decode(tokens)
     texts: list[str] = []

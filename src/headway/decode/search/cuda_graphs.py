@@ -82,7 +82,8 @@ class CudaGraphSearcher:
         prefix: Cache | None = None,
         watch: TokenCallback | None = None,
     ) -> list[list[Hypothesis]]:
-        """Decode a batch. `numbers`, `prefix` and `watch` are those of `Searcher.__call__`."""
+        """Decode a batch. `numbers`, `prefix` and `watch` have the same meaning as in
+        `Searcher.__call__`."""
         self.free = False
         try:
             return self._searched(sources, job, numbers, prefix, watch)
@@ -343,7 +344,7 @@ class StaticSearch:
         self.cache.at_1.zero_()
 
     def advance(self, used: int) -> None:
-        """Run one step. `used`: upper bound of the number of tokens so far, including the token of
+        """Run one step. `used`: upper bound on the number of tokens so far, including the token of
         this step."""
         state, at_1, eos = self.state, self.cache.at_1, self.job.specials.eos
         scores_RV = self._scores(used)
@@ -467,7 +468,7 @@ def begin_of(job: Job) -> int | None:
 
 
 def width_of(job: Job) -> int:
-    """Return the number of hypotheses of each source."""
+    """Return the number of hypotheses per source."""
     return job.settings.n_best if job.settings.sample else job.settings.beam
 
 

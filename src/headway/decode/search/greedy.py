@@ -12,8 +12,8 @@ from headway.decode.search.job import Hypothesis, Job, TokenChooser, top_k
 from headway.decode.steps import DecodingSteps
 
 TokenCallback = Callable[[int, int, int], bool]
-"""Type of callbacks for new tokens. Arguments: indices of the source and of its hypothesis, and the
-token. The result is whether to stop the hypothesis."""
+"""Callback for new tokens. Arguments: index of the source, index of its hypothesis, and the token.
+Returns whether to stop the hypothesis."""
 
 
 @dataclass(frozen=True)

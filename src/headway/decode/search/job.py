@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # beam search reports its steps to observers
     from headway.decode.search.beam import BeamCandidates, Beams
 
 LEAVE_AT = 1 / 8
-"""Fraction of finished sources in a batch at which they are removed. Smaller fractions do not pay,
-because the remaining sources must be moved."""
+"""Minimum fraction of finished sources in a batch at which they are removed. Smaller fractions do
+not pay, because the remaining sources must be moved."""
 
 LOOK_EVERY = 4
 """Number of steps between checks for finished sources on a GPU. Each check waits for the device."""
@@ -34,12 +34,12 @@ NEW_TOKENS = 256
 
 
 IsCancelled = Callable[[int], bool]
-"""Type of callbacks that return whether the request of a source was cancelled. The argument is the
-number of the source."""
+"""Callback that returns whether the request of a source was cancelled. Argument: the number of the
+source."""
 
 UNNUMBERED = -1
-"""Number of a source without a number. For it, `IsCancelled` returns whether all requests were
-cancelled."""
+"""Argument of `IsCancelled` for a source without a number. The callback then returns whether all
+requests were cancelled."""
 
 
 def do_nothing() -> None:
@@ -131,8 +131,8 @@ class Job:
         wishes: Sequence[TokenConstraints],
         reach: int | None,
     ) -> Job:
-        """Create the job of an encoder-decoder. `reach`: maximum number of positions; None if there
-        is no limit."""
+        """Create the job of an encoder-decoder. `reach`: maximum number of positions; None if they
+        are not limited."""
         limits = []
         for length, wish in zip(lengths, wishes, strict=True):
             limit = length + settings.extra_len
@@ -179,8 +179,8 @@ class Job:
 
 
 Penalty = Callable[[Tensor], Tensor]
-"""Type of length penalties: functions that map the number of tokens, including the end token, to
-the divisor of the log-probability."""
+"""Length penalty: function that maps the number of tokens, including the end token, to the divisor
+of the log-probability."""
 
 
 def length_penalty(settings: DecodeSettings) -> Penalty:
@@ -193,8 +193,8 @@ def length_penalty(settings: DecodeSettings) -> Penalty:
 
 
 TokenChooser = Callable[[Tensor, int, Sequence[int]], Tensor]
-"""Type of functions that choose the next token of each row. Arguments: log-probabilities (R V), the
-number of tokens so far, and the indices of the sources."""
+"""Function that chooses the next token of each row. Arguments: log-probabilities (R V), the number
+of tokens so far, and the indices of the sources."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class BeamStep:
     tensor, so observers must copy what they keep."""
 
     price_BV: Tensor | None
-    """Penalty of tokens that earlier groups chose, which grows from group to group; None without
+    """Penalty on tokens that earlier groups chose, which grows from group to group; None without
     groups."""
 
     bonus_BC: Tensor | None

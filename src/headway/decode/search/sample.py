@@ -13,7 +13,7 @@ from headway.decode.search.job import TokenChooser, top_k
 from headway.settings.decode import DecodeSettings
 
 FEW = 512
-"""Largest `top_k` for which only the k most probable tokens are computed, instead of all
+"""Maximum `top_k` for which only the k most probable tokens are computed, instead of all
 probabilities."""
 
 NUCLEUS = 1024
@@ -22,7 +22,7 @@ vocabulary."""
 
 
 def sampler(settings: DecodeSettings, numbers: Sequence[Sequence[int]], room: int) -> TokenChooser:
-    """Create the `TokenChooser` of sampling.
+    """Create the `TokenChooser` for sampling.
 
     `numbers`: keys that identify the sources. The draws of a source depend only on its keys and the
     seed, so they are the same in any batch.

@@ -1,7 +1,8 @@
-"""Speculative decoding: a draft model proposes tokens, and the model verifies them in one pass.
+"""Speculative decoding: a draft model proposes tokens, and the target model verifies them in one
+pass.
 
-The result is that of the model alone. Greedy decoding gives the same tokens, and sampling gives
-tokens from the same distribution (Leviathan et al. 2022, Chen et al. 2023).
+The result is that of the target model alone. Greedy decoding gives the same tokens, and sampling
+gives tokens from the same distribution (Leviathan et al. 2022, Chen et al. 2023).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from headway.nn.positions import max_positions
 from headway.settings.decode import DecodeSettings
 
 AHEAD = 4
-"""Number of tokens that the draft model proposes per pass of the model. With more, too many are
-rejected; with fewer, less time is saved."""
+"""Number of tokens that the draft model proposes per pass of the target model. With more, too many
+are rejected; with fewer, less time is saved."""
 
 
 class CachedModel:
@@ -238,7 +239,7 @@ def check_draft(
     model: Decoder, draft: Decoder, context: int | None, draft_context: int | None
 ) -> None:
     """Raise a `UserError` unless the draft model has the vocabulary and the context length of the
-    model."""
+    target model."""
     sizes = [part.front.vocab_size for part in (model, draft)]
     if sizes[0] != sizes[1]:
         raise UserError(

@@ -24,7 +24,7 @@ from headway.nn.layout import Layout
 from headway.settings.decode import DecodeSettings
 
 RowRanges = list[tuple[int, int]]
-"""First encoder position of each token and the one after its last."""
+"""For each token, its first encoder position and the position after its last."""
 
 LEAST = -1e5
 """Finite substitute for the logarithm of zero, so that differences are defined."""
@@ -91,7 +91,7 @@ class JointSteps:
     """Weighted sum of the scores of two `DecodingSteps`: (1 − weight) · log P + weight · log P of
     `other`.
 
-    `skip`: number of first tokens that `other` does not score, such as the fixed start of every
+    `skip`: number of leading tokens that `other` does not score, such as the fixed start of every
     output of an imported model.
     """
 
@@ -154,7 +154,7 @@ def join_ctc_steps(
     weight: float,
     width: int,
 ) -> JointSteps:
-    """Combine the steps of a decoder with those of CTC, given the log-probabilities of CTC at each
+    """Combine the steps of a decoder with those of CTC, given the CTC log-probabilities at each
     position."""
     scorer = PrefixScorer(scores_MV, rows, scores_MV.shape[1] - 1, specials.eos)
     other = CtcSteps(scorer, rows.n_sequences, width)
@@ -180,7 +180,7 @@ def best_path(logs_SV: Tensor) -> Hypothesis:
 
 
 def ctc_alignment(logs_SV: Tensor, tokens: Sequence[int]) -> RowRanges:
-    """Return the range of positions of each token, by CTC alignment."""
+    """Return the range of encoder positions of each token, by CTC forced alignment."""
     found = align(logs_SV, tokens, logs_SV.shape[1] - 1)
     if found is None:  # more tokens than positions, which only a decoder can produce
         step = len(logs_SV) / max(1, len(tokens))

@@ -63,8 +63,8 @@ class Recognizer(ABC):
 
     @abstractmethod
     def ctc_log_probs(self, waves: Sequence[Any]) -> list[Tensor]:
-        """Return the log-probabilities of CTC for each symbol at each position. Only for models
-        with a CTC head."""
+        """Return the CTC log-probabilities of each symbol at each position. Only models with a CTC
+        head support this."""
 
     def retry(self, waves: Sequence[Any], temperature: float) -> list[Hypothesis]:
         """Transcribe a doubtful window in another way. The default is CTC alone, which cannot
@@ -72,7 +72,7 @@ class Recognizer(ABC):
         return [best_path(logs_SV) for logs_SV in self.ctc_log_probs(waves)]
 
     def align(self, waves: Sequence[Any], texts: Sequence[Sequence[int]]) -> list[WindowAlignment]:
-        """Return an alignment by CTC for the tokens of each transcript."""
+        """Return the CTC forced alignment of each transcript's tokens to the audio."""
         pairs = zip(self.ctc_log_probs(waves), texts, strict=True)
         return [WindowAlignment(ctc_alignment(logs_SV, text)) for logs_SV, text in pairs]
 
@@ -151,8 +151,8 @@ class DecoderRecognizer(Recognizer):
         return [self._without_begin(found[0]) for found in self.searcher(waves)]
 
     def retry(self, waves: Sequence[Any], temperature: float) -> list[Hypothesis]:
-        """Transcribe with CTC, or without a CTC head, by sampling at a temperature, as Whisper
-        does.
+        """Transcribe with CTC. Models without a CTC head sample at a temperature instead, as
+        Whisper does.
 
         The samples of a window do not depend on other windows.
         """
@@ -230,8 +230,8 @@ class DecoderRecognizer(Recognizer):
 
     @torch.no_grad()
     def ctc(self, waves: Sequence[Any]) -> list[Tensor]:
-        """Return the log-probabilities of CTC at each position, as `ctc_log_probs` does, but
-        including the padding of windows."""
+        """Return the CTC log-probabilities at each position, as `ctc_log_probs` does, but including
+        the padding of windows."""
         head = self.model.ctc
         assert head is not None
         device = next(self.model.parameters()).device

@@ -448,6 +448,6 @@ def quiet_place(samples: AnyFloatArray, first: int, last: int, rate: int) -> int
     power = np.cumsum(samples[first:last].astype(np.float64) ** 2)
     power = np.concatenate([[0.0], power])
     of_stretch = power[stretch:] - power[:-stretch]
-    # Of equally quiet stretches, take the last one, so that windows are as long as possible.
+    # Take the last of equally quiet stretches, so that windows are as long as possible.
     place = len(of_stretch) - 1 - int(np.argmin(of_stretch[::-1]))
     return max(1, first + place + stretch // 2)

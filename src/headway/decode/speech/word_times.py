@@ -1,4 +1,4 @@
-"""Word times from cross-attention, by heads that follow the audio and the best monotonic path.
+"""Word times from cross-attention, computed with alignment heads and the best monotonic path.
 
 For each word, an alignment head attends to the positions at which the word is spoken, and these
 move forward in time. The fraction of its attention on one monotonic path therefore identifies
@@ -74,7 +74,7 @@ def monotone_path(worth_TS: AnyFloatArray) -> NDArray[np.int64]:
 
 
 def share_on_path(attention_TS: AnyFloatArray) -> float:
-    """Return the fraction of a head's attention that is on its best path.
+    """Return the fraction of a head's attention that falls on its best monotonic path.
 
     It is near 1 for a head that follows the audio. It is 1/T for uniform attention, and for
     attention to a single position. Attention to padding counts as off the path.
@@ -125,13 +125,14 @@ def token_rows(attention_HTS: AnyFloatArray) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class AttentionCoverage:
-    """Fraction of cross-attention on the positions that are assigned to tokens and words."""
+    """Mean fractions of a token's cross-attention that fall on the audio positions assigned to the
+    token or to its word."""
 
     on_path: float
-    """Fraction of each token's attention on the positions of that token."""
+    """Mean fraction of a token's attention that falls on the positions of that token."""
 
     in_words: float
-    """Fraction of each token's attention on the positions of its word.
+    """Mean fraction of a token's attention that falls on the positions of its word.
 
     If tokens are single letters, this is more informative than `on_path`, because positions of
     letters within a word mean little.
@@ -152,8 +153,8 @@ class AttentionCoverage:
 def measure_coverage(
     rows: Sequence[tuple[int, int]], attention_TS: AnyFloatArray, numbers: Sequence[int]
 ) -> AttentionCoverage:
-    """Measure how much attention is on the assigned positions. `numbers`: index of the word of each
-    token, or −1 for tokens outside words."""
+    """Measure how much attention falls on the assigned positions. `numbers`: index of the word of
+    each token, or −1 for tokens outside words."""
     spans: dict[int, tuple[int, int]] = {}
     for number, (first, last) in zip(numbers, rows, strict=True):
         a, b = spans.get(number, (first, last))
