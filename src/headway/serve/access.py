@@ -81,14 +81,14 @@ class AccessControl:
         every request."""
 
         self._rejection_bytes: dict[tuple[bool, int], tuple[bytes, bytes]] = {}
-        """Bytes of a rejection before and after the request id, by error format and seconds until
-        the next attempt."""
+        """Bytes of a rejection before and after the request id, keyed by error format and
+        `Retry-After` in seconds."""
 
         self._rejected: Counter[str] = Counter()
         """Number of rejected requests by path, since the last pause of the event loop."""
 
         self._admitted = 0
-        """Number of requests that passed the checks and are not in a queue yet."""
+        """Number of requests that passed the checks but are not in a queue yet."""
 
     def check(
         self, where: tuple[str, str], headers: Iterable[tuple[bytes, bytes]],
@@ -208,7 +208,7 @@ class AccessControl:
 
     def _reset_admitted(self) -> None:
         """Reset the count of admitted requests. A request with a complete body enters a queue in
-        its first step, so none is in between any more."""
+        its first step, so all admitted requests are in a queue by now."""
         self._admitted = 0
 
     def pause(self) -> None:

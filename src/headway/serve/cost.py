@@ -19,7 +19,7 @@ BYTES_PER_TOKEN = 4
 validation texts."""
 
 VALUES_PER_ROW = 1000
-"""Number of pixels or samples per unit of cost. An image of 224 × 224 pixels has about 150
+"""Number of pixels or audio samples per unit of cost. An image of 224 × 224 pixels has about 150
 positions, and a second of audio about 16."""
 
 SMALL_SECONDS = 0.25

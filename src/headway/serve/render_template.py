@@ -26,7 +26,7 @@ MEMORY = 512 << 20
 """Maximum size of the address space in bytes."""
 
 CPU_SECONDS = 1
-"""Maximum CPU time of a request in seconds. Above it, the kernel ends this process."""
+"""Maximum CPU time in seconds per request. If it is exceeded, the kernel kills this process."""
 
 MOST_STEPS = 1_000_000
 """Maximum total length of all `range()` calls in one rendering."""

@@ -44,8 +44,7 @@ LEAST_SENT = 512
 is waiting."""
 
 GRACE = 0.2
-"""Time in seconds after the drain deadline for sending errors to requests that were not
-answered."""
+"""Time in seconds after the drain deadline for sending error responses to unanswered requests."""
 
 log = logging.getLogger("headway.serve")
 
@@ -129,7 +128,7 @@ class TimeoutProtocol(H11Protocol):
             self._progress_timer = None
 
     def _update_idle_timer(self) -> None:
-        """Set the time limit of an idle connection. Requests in progress have their own limits."""
+        """Set the timeout of an idle connection. Requests in progress have their own limits."""
         if not self._is_idle:
             self._in_header = False
             self._cancel_timer()
@@ -176,7 +175,7 @@ class TimeoutProtocol(H11Protocol):
 
     @property
     def _is_idle(self) -> bool:
-        """Whether there is no request in progress, or only the rest of one that was rejected."""
+        """Whether no request is in progress, or only the unread rest of a rejected request."""
         theirs, ours = self.conn.their_state, self.conn.our_state
         return theirs is h11.IDLE or (
             theirs is h11.SEND_BODY and ours in (h11.DONE, h11.MUST_CLOSE)

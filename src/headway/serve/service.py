@@ -229,14 +229,16 @@ class Service:
         free = [one.free_slots if one.ready.is_set() else None for one in self.workers.values()]
         return free[0] if len(free) == 1 or all(one == 0 for one in free) else None
 
-    # -- selection of a model
+    # -- model selection
 
     def select_worker(
         self, name: object, fits: Callable[[InferenceWorker], bool], what: str
     ) -> InferenceWorker:
-        """Return the worker of the named model. Without a name, return the only worker that fits.
+        """Return the worker of the named model. Without a name, return the only worker for which
+        `fits` is true.
 
-        `what`: end of the error message "no model on this server …".
+        `what`: end of error messages such as "no model on this server …", for example "has a chat
+        template".
         """
         able = [one for one in self.workers.values() if fits(one)]
         if name is None or name == "":
@@ -483,7 +485,7 @@ class Service:
                 return
             yield piece
 
-    # -- bodies of requests
+    # -- request bodies
 
     async def body(self, request: Request, most: int) -> bytes:
         """Return the whole body. Raise an error if it exceeds the limit or does not arrive in time.

@@ -47,7 +47,7 @@ MOST_VALUES = 10_000
 """Maximum number of values in a JSON body that is larger than `serve.body` (media)."""
 
 SURROGATE_ESCAPES = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Pattern of UTF-16 surrogates (halves of characters) as JSON escapes."""
+"""Pattern of JSON escapes that encode UTF-16 surrogates."""
 
 OptionType = Literal["integer", "number", "boolean", "text", "texts", "choice", "objects"]
 

@@ -42,8 +42,8 @@ from headway.tasks.task import ContinuousBatchingPredictor, InferenceRequest, Pr
 log = logging.getLogger("headway.serve")
 
 PieceCallback = Callable[[int, int, str], None]
-"""Type of callbacks in the event loop for new text. Arguments: index of the input, index of its
-output, and the text."""
+"""Callback for new text, called in the event loop. Arguments: index of the input, index of its
+output, and the piece of text."""
 
 MAX_PREDICTORS = 16
 """Maximum number of predictors that are cached for later requests with the same options."""
@@ -58,8 +58,8 @@ QUEUED_INPUTS_PER_REQUEST = 8
 MAX_UNINTERRUPTED_SECONDS = 0.25
 """Maximum time in seconds before a computation can be interrupted again.
 
-The usual time is the duration of the last interruption, so that small requests take at most half of
-the time.
+Usually this time equals the duration of the last interruption, so that interruptions take at most
+half of the time.
 """
 
 MAX_DEADLINE_SHARE = 0.8
@@ -385,7 +385,7 @@ class InferenceWorker:
         self._continuous_batch = None
 
     def _pause(self, seconds: float) -> None:
-        """Sleep for this number of seconds, or until the worker is stopped."""
+        """Sleep for `seconds`, or until the worker is stopped."""
         until = time.perf_counter() + seconds
         with self._condition:
             while not self.stopping and (left := until - time.perf_counter()) > 0:
@@ -547,7 +547,7 @@ class InferenceWorker:
             self._predictors.popitem(last=False)
         return made
 
-    # -- token by token generation
+    # -- token-by-token generation
 
     def _join(self, ticket: Ticket) -> bool:
         """Add the ticket to the continuous batch, if its model generates token by token."""
@@ -653,7 +653,8 @@ class InferenceWorker:
     def _bisect_failure(self, growing: ContinuousBatch, error: Exception) -> None:
         """Find the request that caused a failed step, so that only this request gets the error.
 
-        All texts are generated again from the start, in halves of halves, until one fails alone.
+        All texts are generated again from the start, in groups that are halved until a text fails
+        alone.
         """
         log.error("%s: a generation step failed (%s); retrying its requests in smaller groups",
                   self.name, type(error).__name__)  # fmt: skip
@@ -694,7 +695,7 @@ class InferenceWorker:
             self._step(growing)
             self._flush()
 
-    # -- computation of complete batches
+    # -- complete batches
 
     def _compute_batch(self, tickets: Sequence[Ticket]) -> None:
         """Compute several requests as one flat batch. If that fails, compute each of them alone."""
@@ -795,7 +796,7 @@ class InferenceWorker:
             self._generated_tokens(n, model=self.name)
 
     def _flush(self) -> None:
-        """Pass the results of this step on, with one call per event loop."""
+        """Pass the results of this step to the event loops, with one call per loop."""
         if not self._outbox:
             return
         calls, self._outbox = self._outbox, []

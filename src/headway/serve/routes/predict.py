@@ -202,8 +202,8 @@ async def model(service: Service, request: Request) -> Response:
 
 
 def model_json(service: Service, worker: InferenceWorker) -> dict[str, Any]:
-    """Return the description of a model in OpenAI's format. Its field `headway` has additional
-    facts for the web page."""
+    """Return the description of a model in OpenAI's format. Its field `headway` has additional data
+    for the web page."""
     run, spec = worker.run, worker.spec
     known = service.options(worker)
     own = {
