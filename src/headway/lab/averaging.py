@@ -266,7 +266,7 @@ def means(runs: Mapping[str, Run], ema: Run, other: Run) -> dict[str, Any]:
 
 
 class Losses:
-    """Computes the validation loss of a run with other weights than its own."""
+    """Computes the validation loss of a run with weights other than its own."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.run_loss = run, RunLoss(run)
@@ -293,7 +293,7 @@ def between(one: StateDict, other: StateDict, at: float) -> dict[str, Tensor]:
 
 
 def cosine(kept: Sequence[StateDict]) -> float:
-    """Return the mean cosine between consecutive changes of the weights, from checkpoint to
+    """Return the mean cosine similarity of consecutive weight changes, from checkpoint to
     checkpoint."""
     flat = [torch.cat([tensor.flatten() for tensor in one.values()]) for one in kept]
     steps = [b - a for a, b in pairwise(flat)]

@@ -59,8 +59,8 @@ sentences."""
 CHRF = Bounds(low=0.0, high=100.0, margin=MIN_DIFFERENCE)
 
 SAME = 1e-3
-"""Minimum difference in nats at which an output counts as more probable than that of the beam
-search, so that the beam search missed it."""
+"""Minimum difference in nats at which the output of the exact search counts as more probable than
+that of the beam search."""
 
 NAMED = {"1": "greedy", "exact": "exact", "gnmt-0.6": "beam 4, α 0.6", "gnmt-1": "beam 4, α 1"}
 THRESHOLDS = (1.0, 2.0, 4.0, 8.0)
@@ -385,8 +385,8 @@ class ExactResult:
 
 
 NextLogProbs = Callable[[Sequence[Sequence[int]]], Tensor]
-"""Type of functions that return the log-probabilities of every next token (W V), given W hypotheses
-of equal length."""
+"""Function that returns the log-probabilities of every next token (W V), given W hypotheses of
+equal length."""
 
 
 def exact_best(

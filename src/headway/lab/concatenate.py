@@ -283,8 +283,8 @@ def overlap(table_VD: Tensor, n_places: int) -> dict[str, Any]:
 
 
 def directions(code_PD: Tensor, most: float = 0.99) -> Tensor:
-    """Return the principal directions of an encoding (C D), largest first. As few are returned as
-    hold a fraction `most` of its variance."""
+    """Return the principal directions of an encoding (C D), largest first: the smallest number of
+    directions with at least a fraction `most` of its variance."""
     centred_PD = code_PD.double() - code_PD.double().mean(0)
     _, size_C, basis_CD = torch.linalg.svd(centred_PD, full_matrices=False)
     held_C = size_C.square().cumsum(0) / size_C.square().sum()

@@ -20,12 +20,12 @@ NOUNS = 40
 two."""
 
 ADJECTIVES, VERBS, ADVERBS = 20, 20, 10
-"""Number of words in each class, at most one per syllable (60). The numbers are small, so that a
-tiny model learns all words."""
+"""Number of words in each word class, at most one per syllable (60). The numbers are small, so that
+a tiny model learns all words."""
 
 CONSONANTS, VOWELS = "bdfgklmnprst", "aeiou"
 AlignedWords = list[tuple[str, tuple[int, ...]]]
-"""Target words, each with the indices of the source words from which it is translated."""
+"""Target words, each with the indices of its aligned source words."""
 
 TextColumns = dict[str, list[str]]
 """Texts by column name: in-memory data for `headway.train`."""
@@ -245,7 +245,7 @@ def translations(n_train: int, n_valid: int) -> tuple[TextColumns, TextColumns]:
     return some(pairs[:n_train]), some(pairs[-n_valid:])
 
 
-# -- a folder of the user
+# -- user data
 
 
 def read_folder(

@@ -37,13 +37,13 @@ LEAST = 0.03
 """Minimum gain of pretrained vectors that counts, in nats per token."""
 
 LOUD = 8.0
-"""Factor by which vectors are scaled to be too large, so that they outweigh the positional
-encoding."""
+"""Scale factor of the arm whose word vectors are deliberately too large: they drown out the
+positional encoding."""
 
 
 class Loud(Sinusoidal):
-    """Positional encoding, added to word vectors that are much too large, as if they had not been
-    rescaled after loading."""
+    """Positional encoding added to word vectors that are deliberately much too large, as if they
+    had not been rescaled after loading."""
 
     def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
         return super().forward(LOUD * x_ND, layout)
@@ -278,8 +278,8 @@ def tokens(text: str) -> list[str]:
 def cooccurrence_vectors(
     texts: Iterable[str], width: int, window: int = 3, least: int = 2
 ) -> WordVectors:
-    """Return word vectors that are computed from neighbouring words. They are the largest singular
-    directions of the positive pointwise mutual information."""
+    """Return word vectors that are computed from neighbouring words. They are the leading singular
+    directions of the matrix of positive pointwise mutual information (PPMI)."""
     sentences = [tokens(text) for text in texts]
     counts = Counter(word for sentence in sentences for word in sentence)
     words = [word for word, count in counts.most_common(8000) if count >= least]
@@ -299,7 +299,7 @@ def cooccurrence_vectors(
 
 
 def directions(near_VV: Tensor, width: int) -> Tensor:
-    """Return a vector of `width` numbers for each word, given how often two words are neighbours (V
+    """Return a vector of `width` numbers for each word, given the counts of neighbouring words (V
     V)."""
     total, rows_V1, columns_1V = near_VV.sum(), near_VV.sum(1, True), near_VV.sum(0, True) ** 0.75
     columns_1V = columns_1V * total / columns_1V.sum().clamp(min=1)

@@ -1,5 +1,4 @@
-"""Base class of the experiments, with hypothesis, measurements for one seed, verdict and
-literature."""
+"""Base class of the experiments: hypothesis, measurements for one seed, verdict and literature."""
 
 from __future__ import annotations
 
@@ -61,8 +60,8 @@ class Experiment(ABC):
 
     literature: ClassVar[Sequence[Citation]]
     pieces: ClassVar[tuple[int, int]] = (1, 1)
-    """Number of trainings and measurements per seed in a quick and in a full run, for the progress
-    bar."""
+    """Number of training runs and measurements per seed, in a quick and in a full run, for the
+    progress bar."""
 
     @abstractmethod
     def measure(self, bench: Workspace) -> SeedMeasurements:
@@ -78,7 +77,7 @@ class Experiment(ABC):
 
     @abstractmethod
     def figures(self, found: Sequence[SeedMeasurements]) -> Sequence[Figure]:
-        """Return the plots and tables of the page, of which the first is the main plot."""
+        """Return the plots and tables of the page, main plot first."""
 
 
 def per_seed(found: Sequence[SeedMeasurements], *path: str | int) -> list[float]:

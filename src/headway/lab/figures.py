@@ -55,7 +55,7 @@ class LineChart(Figure):
 @dataclass(frozen=True, kw_only=True)
 class BarChart(Figure):
     bars: Sequence[tuple[str, float, float, float]]
-    """Bars, each with its name, its value, and the lower and upper end of its range."""
+    """Bars, each with its name, its value, and the lower and upper bounds of its range."""
 
     unit: str = ""
     most: float | None = None

@@ -361,8 +361,8 @@ BETA, LOW, HIGH = 2 / 3, -0.1, 1.1
 (2018)."""
 
 PRICES = (0.02, 0.1, 0.4)
-"""Costs of an open gate in nats per head. They are chosen so that from nearly all heads to only a
-few stay open."""
+"""Costs of an open gate in nats per head. Over this range, the number of heads that stay open falls
+from nearly all to only a few."""
 
 STEPS = 80
 """Number of optimizer steps for training the gates. Few are enough, because each head has a single

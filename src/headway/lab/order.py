@@ -191,10 +191,10 @@ EXPERIMENT = OrderExperiment()
 def questions(
     kind: str, n_train: int, n_valid: int, seed: int
 ) -> tuple[datasets.TextColumns, datasets.TextColumns]:
-    """Return sentences of eight words with a label for each.
+    """Return training and validation sets of eight-word sentences, one label per sentence.
 
-    `first`: the label is which of the words `one` and `two` comes first. `there`: the label is
-    whether `one` occurs.
+    If `kind` is `first`, the label is which of the words `one` and `two` comes first. If it is
+    `there`, the label is whether `one` occurs.
     """
 
     def some(n: int, seed: int) -> datasets.TextColumns:

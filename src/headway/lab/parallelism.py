@@ -30,8 +30,8 @@ from headway.settings.effects import ignored_by
 from headway.settings.model import DecoderSettings
 
 VOCAB = 64
-"""Vocabulary size of the timed models. It is small, so that the layers take most of the time and
-not the softmax."""
+"""Vocabulary size of the timed models. It is small, so that most of the time is spent in the layers
+and not in the softmax."""
 
 NAMED = {"transformer": "Transformer", "lstm": "LSTM", "gru": "GRU", "convolution": "convolution",
          "again": "Transformer, timed twice"}  # fmt: skip

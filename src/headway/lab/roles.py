@@ -40,7 +40,8 @@ from headway.nn.layout import Layout
 LENGTHS = range(3, 21)
 """Lengths of the strings in words.
 
-With at most 9 words the mean of the source was enough, because it reached 100 % in 2,000 steps.
+With at most 9 words, attention to the mean of the source reached 100 % accuracy in 2,000 steps, so
+selection was not needed.
 """
 
 LETTERS = 8

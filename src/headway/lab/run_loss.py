@@ -18,7 +18,8 @@ from headway.tasks.task import find_task
 
 
 class RunLoss:
-    """Computes the loss of a model of the same shape on the data of a run, in nats per token.
+    """Computes the loss of a run's model, or of another model of the same shape, on the data of the
+    run, in nats per token.
 
     Label smoothing and dropout are disabled.
     """

@@ -24,7 +24,7 @@ from headway.progress import Progress, duration
 from headway.storage import replace_text
 
 MARK = "experiment.json"
-"""File that records which experiment a folder holds, with its size and its data."""
+"""File in a results folder that records the experiment, its size (quick or full) and its data."""
 
 NUMBERS = "numbers.json"
 VERDICT = "verdict.json"
@@ -230,7 +230,7 @@ def versions() -> dict[str, str]:
     return found | {"python": platform.python_version()}
 
 
-# -- the folder of results
+# -- results folder
 
 
 def _claim(folder: Path, entry: ExperimentEntry, full: bool, data: Path | None) -> None:

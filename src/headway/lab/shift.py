@@ -143,9 +143,10 @@ EXPERIMENT = ShiftExperiment()
 
 
 def shown(found: Sequence[SeedMeasurements]) -> str:
-    """Return the width that the page reports.
+    """Return the embedding width for which the page reports results.
 
-    It is 128 if that was measured, because 128 is far smaller than the number of fitted positions.
+    It is 128 if that width was measured and otherwise the last one, because 128 is far smaller than
+    the number of fitted positions.
     """
     return "128" if "128" in found[0] else list(found[0])[-1]
 

@@ -206,8 +206,8 @@ class SlowTailExperiment(Experiment):
 EXPERIMENT = SlowTailExperiment()
 HALVES = ("slow", "fast")
 BANDS = 8
-"""Number of groups of dimensions in the plot, from the fastest to the slowest. Each is the mean of
-eight or more dimensions."""
+"""Number of groups of dimensions in the plot, from the fastest to the slowest. Each plotted value
+is the mean over eight or more dimensions."""
 
 
 def tables(run: Run) -> tuple[Tensor, Tensor]:

@@ -138,8 +138,8 @@ class Effect:
         )  # fmt: skip
 
     def above(self, least: float) -> VerdictLabel:
-        """Return the verdict on the claim that the effect is above `least`. It is supported if the
-        whole interval is."""
+        """Return the verdict on the claim that the effect is above `least`. The claim is supported
+        if the whole interval is above `least`."""
         if self._both_at_same_limit:
             return "cannot tell"
         if self.low > least:
@@ -149,8 +149,8 @@ class Effect:
         return "undecided"
 
     def below(self, most: float) -> VerdictLabel:
-        """Return the verdict on the claim that the effect is below `most`. It is supported if the
-        whole interval is."""
+        """Return the verdict on the claim that the effect is below `most`. The claim is supported
+        if the whole interval is below `most`."""
         if self._both_at_same_limit:
             return "cannot tell"
         if self.high < most:
@@ -158,8 +158,8 @@ class Effect:
         return "refuted" if self.low > most else "undecided"
 
     def within(self, most: float) -> VerdictLabel:
-        """Return the verdict on the claim that the effect is negligible. It is supported if the
-        whole interval is within ±`most`."""
+        """Return the verdict on the claim that the effect is negligible. The claim is supported if
+        the whole interval is within ±`most`."""
         if self._both_at_same_limit:
             return "cannot tell"
         if -most < self.low and self.high < most:

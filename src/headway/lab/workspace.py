@@ -60,7 +60,7 @@ class Workspace:
     doubts: list[str] = field(default_factory=list)
 
     def choose(self, quick: Value, full: Value) -> Value:
-        """Return the first value in a quick run and the second one in a full run."""
+        """Return `quick` in a quick run and `full` in a full run."""
         return quick if self.quick else full
 
     def doubt(self, reason: str) -> None:
