@@ -50,7 +50,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """Foreign model, described by headway's settings and by the names of its tensors."""
+    """Foreign model, described by headway's settings and a table of tensor names."""
 
     task: str
     """Task of the published model, such as translate or classify."""

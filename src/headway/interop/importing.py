@@ -62,7 +62,7 @@ class ImportSummary:
     settings: RunSettings
     n_parameters: int
     used: int
-    """Number of tensors of the source that the model uses."""
+    """Number of tensors in the source that the model uses."""
 
     ignored: dict[str, str]
     notes: tuple[str, ...]
@@ -160,7 +160,8 @@ def with_task(found: Architecture, task: str) -> Architecture:
 
 
 def check_shapes(found: Architecture, weights: LazyWeights) -> int:
-    """Check that the tensors of a file fit its configuration. Return the number of parameters.
+    """Check that the tensor shapes in a file match its configuration. Return the number of
+    parameters.
 
     Only shapes are compared, so no weights are read.
     """

@@ -15,17 +15,18 @@ from headway.interop.proof import Proof
 from headway.interop.proof_inputs import ProofCase
 
 MOST_OFF = {"logits": 0.12, "vectors": 0.16}
-"""Maximum root mean square error of all values, relative to their standard deviation.
+"""Maximum allowed root mean square error of all values, relative to their standard deviation.
 
 Measured errors of int8 models are 0.02 to 0.10 in logits and 0.11 to 0.13 in embeddings. If the
 matrix of one layer is replaced by zeros, they are at least 0.15 in logits and 0.32 in embeddings.
 """
 
 ROW = 2
-"""Maximum error of a single embedding, as a multiple of the limit for all embeddings."""
+"""Maximum allowed error of a single embedding, as a multiple of the limit for all embeddings."""
 
 LEAST_EQUAL = 0.85
-"""Minimum fraction of positions (next tokens, tags, texts) with the same prediction."""
+"""Minimum required fraction of positions (next tokens, tags, texts) where the int8 model predicts
+the same as the original."""
 
 SMALLEST = 1e-12
 """Minimum variance by which squared errors are divided, for a model whose outputs are constant."""

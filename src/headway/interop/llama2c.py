@@ -149,7 +149,8 @@ def _load(path: Path, start: int, shape: tuple[int, ...]) -> Tensor:
 
 
 def halves(n_heads: int) -> TensorTransform:
-    """Return the conversion between two layouts of rotary positions.
+    """Return the conversion from llama2.c's layout of rotary position embeddings (RoPE) to
+    headway's, and its inverse.
 
     llama2.c rotates each even dimension of a head with the next odd one. headway rotates dimension
     i with i + K/2, where K is the width of the head.

@@ -23,8 +23,8 @@ from headway.storage import replace_text
 
 PROOF = "proof.json"
 TOLERANCE = 1e-4
-"""Maximum difference in fp32 for values of about 1. For larger values the limit grows in
-proportion."""
+"""Maximum allowed difference in fp32 for values of magnitude up to 1. For larger values the limit
+grows in proportion."""
 
 TIE = 1e-4
 """Difference of logits below which tokens count as equally good, because rounding errors decide
@@ -115,7 +115,7 @@ def compared(
         what: Name of the compared values, as in `Proof.what`. Logits and log-probabilities are
             equal if they predict the same tokens. Vectors and hidden states are equal if no value
             differs by more than the tolerance.
-        tolerance: Maximum difference; None for the limit of fp32.
+        tolerance: Maximum allowed difference; None for the limit of fp32.
     """
     tables = [_table(reading, what) for reading in ours]
     if tolerance is None:

@@ -160,8 +160,8 @@ def _program() -> str:
 
 
 ROPE_SCALING = {"linear": "Linear", "llama3": "Llama3"}
-"""CTranslate2's names for the methods of scaling rotary positions. `ntk` is missing because it is
-exported as an equivalent larger base."""
+"""CTranslate2's names for the RoPE scaling methods. `ntk` is missing because it is exported as an
+equivalent larger base."""
 
 
 def spec_of(settings: ModelSettings, model: nn.Module) -> Any:

@@ -117,8 +117,7 @@ def graphs_of(model: nn.Module, settings: RunSettings) -> list[Graph]:
 
 
 def _table_rows(settings: ModelSettings) -> int:
-    """Return the number of positions for which position tables are computed. The tables themselves
-    have no natural limit."""
+    """Return the number of rows of computed position tables, which have no natural limit."""
     reach = max(FEWEST_POSITIONS, 2 * settings.max_len)
     if isinstance(settings, ImageEncoderSettings | ImageSeq2SeqSettings):
         return max(reach, settings.image.extra + prod(settings.image.grid))

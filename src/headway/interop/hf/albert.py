@@ -1,5 +1,5 @@
-"""ALBERT of `transformers`. All layers share their weights, or each has its own. The embeddings may
-be narrower than the model width."""
+"""Conversion of ALBERT from and to `transformers`. All layers share their weights, or each has its
+own. The embeddings may be narrower than the model width."""
 
 from __future__ import annotations
 

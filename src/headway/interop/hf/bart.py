@@ -1,4 +1,5 @@
-"""BART, Marian and Pegasus of Hugging Face, which share their layers and tensor names."""
+"""Conversion of BART, Marian and Pegasus from and to `transformers`. They share their layers and
+tensor names."""
 
 from __future__ import annotations
 
@@ -43,8 +44,8 @@ class BartFamily:
 
     block_layout: Any
     learned: bool
-    """Whether positions are learned and the embeddings are normalized. Otherwise positions are
-    sinusoids."""
+    """Whether positions are learned and the embeddings are followed by a norm. Otherwise positions
+    are sinusoids."""
 
     two_vocabularies: bool = False
     """Whether source and target may have separate vocabularies, as in Marian."""

@@ -1,4 +1,4 @@
-"""BERT of `transformers`, and the code that RoBERTa shares with it."""
+"""Conversion of BERT from and to `transformers`, with the code that RoBERTa shares."""
 
 from __future__ import annotations
 

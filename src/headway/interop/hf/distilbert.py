@@ -1,5 +1,5 @@
-"""DistilBERT of `transformers`. It has no segment embeddings, and a pooler with ReLU before the
-classifier."""
+"""Conversion of DistilBERT from and to `transformers`. It has no segment embeddings, and a pooler
+with ReLU before the classifier."""
 
 from __future__ import annotations
 

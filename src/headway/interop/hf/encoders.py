@@ -26,7 +26,8 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
 architecture."""
 
 COUNTED = {r"(?:\w+\.)?embeddings\.position_ids": "counts 0, 1, 2 ..."}
-"""Ignored tensor in files of old versions, which contains the position numbers."""
+"""Pattern of an ignored tensor in files of old versions, with the reason. It contains the position
+indices."""
 
 
 class DetectedNames(NamedTuple):

@@ -1,4 +1,5 @@
-"""ESM of Hugging Face with rotary positions, pre-norm, LayerNorm, GELU and no gate.
+"""Conversion of ESM from and to `transformers`: the variant with RoPE, pre-norm, LayerNorm, GELU
+and no gate.
 
 headway's default encoders have this architecture, so they are exported as ESM.
 """

@@ -28,7 +28,7 @@ WITHOUT_A_PLACE = {
 """Unsupported keys that change the output, each with the value that has no effect."""
 
 MOST_TOKENS = 1 << 20
-"""Maximum of token counts in a configuration, larger than the context of any model."""
+"""Maximum allowed token count in a configuration, larger than the context of any model."""
 
 NEW_TOKENS = 256
 """Maximum number of new tokens in an exported configuration if the run does not set one."""

@@ -1,4 +1,4 @@
-"""GPT-2 and GPT (openai-gpt) of Hugging Face."""
+"""Conversion of GPT-2 and GPT (openai-gpt) from and to `transformers`."""
 
 from __future__ import annotations
 

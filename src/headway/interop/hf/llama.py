@@ -1,5 +1,5 @@
-"""Llama of Hugging Face and its variants: Mistral (sliding window), Qwen2 (biases on q, k and v)
-and Qwen3 (norms on q and k)."""
+"""Conversion of Llama from and to `transformers`, and of its variants: Mistral (sliding window),
+Qwen2 (biases on q, k and v) and Qwen3 (norms on q and k)."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _gate(given: ForeignConfig) -> Any:
 
 
 def rope_settings(given: ForeignConfig) -> RopeSettings:
-    """Return the rotary settings from either format: `rope_theta` with `rope_scaling`, or
+    """Return the RoPE settings from either format: `rope_theta` with `rope_scaling`, or
     `rope_parameters` of transformers 5."""
     new, old = given.nested("rope_parameters"), given.nested("rope_scaling")
     values = ForeignConfig({**old, **new}, f"{given.where}: rope_parameters")

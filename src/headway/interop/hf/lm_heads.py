@@ -1,4 +1,4 @@
-"""Heads of decoders in `transformers`: next token, classes or tags."""
+"""Output heads of decoders in `transformers`: next token, classes or tags."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class DecoderHead:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Values of `DecoderSettings` for this head."""
+        """Keyword arguments of `DecoderSettings` for this head."""
         if not self.head:
             return {"heads": ("words",) if self.generates else ()}
         n_labels = 1 if self.answer == "number" else len(self.names)

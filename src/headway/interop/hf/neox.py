@@ -1,4 +1,5 @@
-"""GPT-NeoX of Hugging Face with sequential sub-layers, rotary positions, LayerNorm and no gate.
+"""Conversion of GPT-NeoX from and to `transformers`: the variant with sequential sub-layers, RoPE,
+LayerNorm and no gate.
 
 headway's default decoders have this architecture, so they are exported as GPT-NeoX.
 """
@@ -93,7 +94,7 @@ class NeoxFamily:
 
 
 def _rope(given: ForeignConfig) -> RopeSettings:
-    """Return the rotary settings.
+    """Return the RoPE settings.
 
     GPT-NeoX has its own keys for the base and for the fraction of each head's dimensions that is
     rotated.

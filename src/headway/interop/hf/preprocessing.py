@@ -1,5 +1,5 @@
-"""Convert preprocessing settings from and to `transformers`. They determine how pixels or audio
-samples become model inputs."""
+"""Convert preprocessing settings from and to `transformers`. These settings determine how pixels or
+audio samples become model inputs."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ def _same_ids(
     transformers: ModuleType, run: LoadedRun, out: Path, sentences: Sequence[str]
 ) -> tuple[float, str]:
     """Return the fraction of sentences for which the exported tokenizer gives the same ids as
-    headway, and a note on it.
+    headway, and a note with the result for the report.
 
     Special tokens are compared, too.
     """

@@ -1,5 +1,5 @@
-"""RoBERTa, XLM-RoBERTa and CamemBERT of `transformers`. They have the layers of BERT, a position
-table with two unused positions, and other heads."""
+"""Conversion of RoBERTa, XLM-RoBERTa and CamemBERT from and to `transformers`. They have the layers
+of BERT, a position table with two unused positions, and other heads."""
 
 from __future__ import annotations
 

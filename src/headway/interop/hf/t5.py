@@ -1,5 +1,5 @@
-"""T5 of Hugging Face: version 1.0, version 1.1 (gated, with an untied softmax), and mT5, which is
-version 1.1 with another vocabulary."""
+"""Conversion of T5 from and to `transformers`: version 1.0, version 1.1 (gated, with an untied
+softmax), and mT5, which is version 1.1 with another vocabulary."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Image captioning models of Hugging Face: a ViT encoder and a GPT-2 decoder with
-cross-attention."""
+"""Conversion of image captioning models from and to `transformers`: a ViT encoder and a GPT-2
+decoder with cross-attention."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLASS = "VisionEncoderDecoderModel"
 SIDES = {"encoder": VIT.model_type, "decoder": GPT2.model_type}
 READER = {"front.": "source_front.", "stack.": "encoder."}
 WRITER = {"front.": "target_front.", "stack.": "decoder."}
-"""Prefixes of tensor names in the encoder-decoder, by their prefixes in a model with a single
+"""Prefixes of tensor names in the encoder-decoder, keyed by the prefixes in a model with a single
 stack. `READER` is for the encoder, `WRITER` for the decoder."""
 
 IGNORED = {

@@ -1,4 +1,5 @@
-"""ViT of Hugging Face, and DeiT, which has a distillation token after the class token."""
+"""Conversion of ViT from and to `transformers`, and of DeiT, which has a distillation token after
+the class token."""
 
 from __future__ import annotations
 

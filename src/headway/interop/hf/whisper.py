@@ -1,4 +1,5 @@
-"""Whisper of Hugging Face. OpenAI's own files have the same tensors with other names."""
+"""Conversion of Whisper from and to `transformers`. OpenAI's own files have the same tensors under
+other names."""
 
 from __future__ import annotations
 
