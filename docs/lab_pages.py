@@ -35,8 +35,11 @@ KEPT = ("size", "seeds", "first_seed", "data", "minutes", "cpu_minutes", "machin
 SIZES = ("full", "quick")
 """Sizes of runs, in the order of their weight: a page is about the first one that was run."""
 
+SOURCES = 2
+"""Number of publications on a page. All are on `lab.html`."""
+
 ROWS = 1
-"""Number of further effects in the table of a page. All are in the stored results and on `lab.html`."""
+"""Number of further effects in the table of a page. All of them are on `lab.html`."""
 
 INTRO = """
 Each question below has a small experiment that you can run on your own machine. Most experiments
@@ -205,7 +208,7 @@ def page(entry: ExperimentEntry) -> str:
         "\n## Further numbers\n", *table(["measured", "mean", "95 % interval"], numbers(verdict)),
         "\n## What would change the answer\n", f"{verdict.changes}\n", "## What others found\n",
         *(f"- {one.who} ({STANCES[one.stance_on_finding(verdict.verdict, verdict.parts)]}): "
-          f"{one.says}" for one in experiment.literature),
+          f"{one.says}" for one in experiment.literature[:SOURCES]),
     ]  # fmt: skip
     flag = " --full" if kept["size"] == "full" else ""
     flag += f" --seeds {kept['seeds']} --first-seed {kept['first_seed']}"
