@@ -49,8 +49,8 @@ class Output:
     """Readable tokens without the end token, in which `▁` marks a space."""
 
     token_log_probs: list[float] = field(default_factory=list)
-    """Log-probability of each token. For each finished part of a split line, that of its end token
-    follows."""
+    """Log-probability of each token and of the end token, if there is one. For a split line, the
+    values of its parts are concatenated."""
 
     finished: bool = True
     """Whether the model generated the end token. False if a limit or a stop string ended the
