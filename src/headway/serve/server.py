@@ -40,8 +40,8 @@ all.
 """
 
 LEAST_SENT = 512
-"""Minimum number of bytes that a client must read in every `send_seconds` while part of a response
-is waiting."""
+"""Minimum number of bytes that a client must read in every interval of `send_seconds` while part of
+a response is waiting."""
 
 GRACE = 0.2
 """Time in seconds after the drain deadline for sending error responses to unanswered requests."""
