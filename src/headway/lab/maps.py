@@ -1,7 +1,7 @@
 """E12: can attention maps be trusted?
 
 Attention maps show which source words a model uses for a target word. In an artificial language the
-true alignment is known. Every type of map can therefore be compared with the truth, and with
+true alignment is known. Every type of map can therefore be compared with the ground truth, and with
 baselines that ignore the input.
 """
 
