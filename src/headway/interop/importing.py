@@ -84,7 +84,7 @@ def import_run(
         out: Run folder to write.
         tokenizer: File or folder to use instead of the tokenizer next to the weights.
         task: Task of the run; defaults to the task of the published model.
-        words: Settings of data, decoding and embeddings, such as `data.other_field=other`.
+        words: Overrides of data, decoding and embedding settings, such as `data.other_field=other`.
     """
     source, out = str(source), Path(out)
     check_free(out)

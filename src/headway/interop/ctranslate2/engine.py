@@ -45,7 +45,7 @@ one file for each: `source_vocabulary.json` and `target_vocabulary.json`."""
 
 
 def ctranslate2_engine(folder: Path, settings: RunSettings) -> Ctranslate2Engine:
-    """Return the engine for an exported folder. Implements `tasks.engines.Make`."""
+    """Return the engine for an exported folder. This function implements `tasks.engines.Make`."""
     return Ctranslate2Engine(folder, settings)
 
 
@@ -174,7 +174,7 @@ class Ctranslate2Engine(Engine):
         return EngineEncoder(self._read, whole.heads, whole.pooling, whole.ngrams)
 
     def _read(self, tokens_N: Tensor, layout: Layout, segments_N: Tensor | None) -> Tensor:
-        """Return the hidden states of a batch of texts. Implements `EncodeFunction`."""
+        """Return the hidden states of a batch of texts. This method implements `EncodeFunction`."""
         assert isinstance(self.shape, EncoderSettings)
         lengths = layout.known_lengths()
         segments = None

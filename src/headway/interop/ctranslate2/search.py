@@ -80,7 +80,7 @@ class SearchRequest(NamedTuple):
 
 
 class Ctranslate2Searcher:
-    """Translation search by CTranslate2. Implements `decode.engine.Search`.
+    """Translation search by CTranslate2, which implements `decode.engine.Search`.
 
     All batches are queued at once, and CTranslate2's workers process them in parallel. The longest
     come first, so that no worker is left with a long batch at the end.
@@ -271,7 +271,7 @@ def spelled(tokens: Sequence[int], vocabulary: Sequence[str]) -> list[str]:
 
 
 class Ctranslate2PromptSearcher:
-    """Text generation with a language model by CTranslate2. Implements `decode.engine.Search`."""
+    """Implementation of `decode.engine.Search` for language models that run in CTranslate2."""
 
     def __init__(
         self,

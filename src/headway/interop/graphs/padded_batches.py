@@ -1,4 +1,4 @@
-"""Run exported graphs on padded batches, in any runtime. Inputs and outputs are arrays by name."""
+"""Run exported graphs on padded batches, in any runtime. Inputs and outputs are named arrays."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from headway.tasks.text_items import TextItem
 One = TypeVar("One")
 GraphArray = NDArray[Any]
 GraphCall = Callable[[Mapping[str, GraphArray]], dict[str, GraphArray]]
-"""Function that runs a graph. It maps all inputs by name to all outputs by name."""
+"""Function that runs a graph. It maps all named inputs to all named outputs."""
 
 
 BATCH_SIZES = (1, 3, 5, 7)

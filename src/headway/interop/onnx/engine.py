@@ -71,7 +71,7 @@ Only the logits of the last token are used, so long prompts are read in several 
 
 
 def onnx_engine(folder: Path, settings: RunSettings) -> OnnxEngine:
-    """Return the engine for an exported folder. Implements `tasks.engines.Make`."""
+    """Return the engine for an exported folder. This function implements `tasks.engines.Make`."""
     return OnnxEngine(folder, settings)
 
 
@@ -169,7 +169,7 @@ class OnnxEngine(Engine):
 
 
 class GraphSteps:
-    """Decoding steps computed by a graph. Implements `DecodingSteps`.
+    """`DecodingSteps` that are computed by a graph.
 
     Each hypothesis has its own entry along the batch axis of the cache. Until the first output
     token is chosen, all hypotheses of a source share one entry.
@@ -330,7 +330,7 @@ def _log_probs(found: dict[str, GraphArray]) -> Tensor:
 
 
 TOKENS_AT_ONCE = 4096
-"""Maximum number of positions (of text, images or audio) per batch. Limits memory use."""
+"""Maximum number of positions (of text, images or audio) per batch, to limit the use of memory."""
 
 
 class PassThroughHead(nn.Module):

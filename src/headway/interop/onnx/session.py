@@ -21,7 +21,7 @@ from headway.settings.task_rows import spec_of
 
 
 class Session:
-    """Loaded ONNX graph. Maps input arrays by name to all outputs by name."""
+    """Loaded ONNX graph. It maps named input arrays to named output arrays."""
 
     def __init__(self, path: Path) -> None:
         runtime = needs("onnxruntime", "onnx")
