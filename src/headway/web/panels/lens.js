@@ -145,7 +145,7 @@ function curves(host, section, page) {
     title: "Logit lens by layer, over all outputs",
     name: "lens-curves",
     hint:
-      "Left: mean KL divergence from the final prediction. Right: fraction of outputs for which the layer already predicts the final output." +
+      "First chart: mean KL divergence from the final prediction. Second: fraction of outputs for which the layer already predicts the final output." +
       (fitted
         ? ` The tuned lens was fitted on ${fitted.lines} lines. On ${fitted.held_out} held-out lines its divergence by layer is ${list(fitted.tuned)} nats; that of the plain logit lens is ${list(fitted.plain)}.`
         : ""),

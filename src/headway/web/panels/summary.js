@@ -55,7 +55,7 @@ function drawCompared(host, { metric, rows }) {
   const body = frame(host, {
     title: `Validation ${metric.label}${metric.unit && `, ${metric.unit}`}, compared with baselines`,
     name: "compared",
-    hint: `${better(metric)} is better.${rows.some((one) => one.low !== null) ? " The thin line is the 95 % bootstrap interval of the score." : ""}`,
+    hint: `${better(metric)} is better.${rows.some((one) => one.low !== null) ? " The thin line is the 95 % interval of the score." : ""}`,
     csv: () => [
       ["name", "value", "low", "high"],
       ...rows.map((one) => [one.name, one.value, one.low, one.high]),
