@@ -1,5 +1,5 @@
-"""Scores of the n-gram model that some neural models contain, with tokens hidden or divided into
-contributions of the tokens."""
+"""Scores of the n-gram model that some neural models contain. They are computed with hidden tokens,
+or split into the contributions of the tokens."""
 
 from __future__ import annotations
 

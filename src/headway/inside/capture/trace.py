@@ -299,8 +299,8 @@ def _meta(run: LoadedRun, change: Intervention) -> dict[str, Any]:
 
 
 def _error(said: ForwardResult) -> dict[str, float]:
-    """Return the mean squared error of the reconstructed positions as `error`; empty if the model
-    does not reconstruct."""
+    """Return a dict with the mean squared error of the reconstructed positions under the key
+    `error`; empty if the model does not reconstruct."""
     hides = said.targets_RE is not None
     return {"error": -float(said.log_probs_R.detach().mean())} if hides else {}
 

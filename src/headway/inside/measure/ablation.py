@@ -72,8 +72,9 @@ def losses(clean: BatchOutputs, changed: BatchOutputs) -> tuple[Tensor, Tensor, 
     """Return three values per output: the loss before a change, the loss after it, and the distance
     between the two outputs.
 
-    The distance is the KL divergence in nats. For embeddings, all three values are 1 − cosine with
-    the embedding before the change. For reconstructions and numbers they are mean squares.
+    The distance is the KL divergence in nats. For embeddings, all three values are 1 − cosine
+    similarity to the embedding before the change. For reconstructions and numbers they are mean
+    squares.
     """
     old, new = clean.readout, changed.readout
     if not old.has_probabilities and not clean.is_vector:

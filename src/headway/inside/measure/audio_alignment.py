@@ -41,8 +41,8 @@ class AudioAlignment:
     """Layer and head of each aligning head, best first."""
 
     shares: list[list[float]]
-    """Fraction of each head's attention, by layer, that is on a single monotonic path through
-    time."""
+    """Fraction of each head's attention that falls on a single monotonic path through time, with
+    one list of heads per layer."""
 
     rows: RowRanges
 

@@ -80,8 +80,8 @@ def describe_kept(run: LoadedRun) -> str | None:
 
 
 def _final_step(run: LoadedRun, last: int) -> int:
-    """Return the training step of the final weights: that of the best checkpoint if it was kept,
-    otherwise the last step.
+    """Return the training step of the final weights: the best checkpoint's step if its weights are
+    the final ones, otherwise the last step.
 
     `last`: step to return if there is no training log.
     """
@@ -115,8 +115,8 @@ def trace_stages(
     *,
     asked: bool = False,
 ) -> list[tuple[str, int, Trace]]:
-    """Return the label, training step and trace of each checkpoint. All of them read the output of
-    the final model."""
+    """Return the label, training step and trace of each checkpoint. All traces have the input and
+    the outputs of `reading`."""
     return [
         (stage.label, stage.step, trace(stage.run, reading))
         for stage in stages(run, note, asked=asked)
@@ -197,8 +197,8 @@ def _pattern(kind: str, weights_HTS: Tensor) -> tuple[str, Tensor]:
 
 
 def _loss(now: Trace, final: Trace) -> dict[str, float]:
-    """Return the mean loss in nats of the final model's output tokens; for embeddings 1 − cosine
-    with the final embedding."""
+    """Return the mean loss (nats) of this checkpoint on the tokens that the final model outputs.
+    For embeddings, return 1 − cosine similarity to the final embedding."""
     ids = torch.tensor([output.id for output in now.reading.outputs])
     if not len(ids) or now.scores_RC is None or final.scores_RC is None:
         return {}

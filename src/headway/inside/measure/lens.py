@@ -92,8 +92,8 @@ class LogitLens:
     """Rank of the model's output at each layer; 1 is the most probable."""
 
     chosen_LR: Tensor
-    """Probability of the model's output at each layer. For an embedding: cosine with the final
-    embedding."""
+    """Probability of the model's output at each layer. For an embedding: cosine similarity to the
+    final embedding."""
 
     kl_LR: Tensor
     """Kullback–Leibler divergence in nats from the final prediction at each layer; for independent

@@ -98,7 +98,8 @@ class TokenIndex:
         return self.nearest_to(self.rows(x_1D.detach()), top)[0]
 
     def rows(self, x_ND: torch.Tensor) -> Float32Array:
-        """Return centred vectors for states of this site, whose cosines are the similarities."""
+        """Return centred vectors for states of this site. Their cosine similarity ranks the
+        tokens."""
         if self.factors is not None:
             x_ND = self.factors.codes(x_ND, self.site)
         return np.asarray(x_ND.float().numpy() - self.middle_D, np.float32)

@@ -133,10 +133,11 @@ class PositionKernel:
     """Similarity of the encodings of two positions as a function of their distance."""
 
     value_R: Tensor
-    """Mean cosine of the encodings of two positions at each distance; 1 at distance 0."""
+    """Mean cosine similarity of the encodings of two positions at each distance; 1 at distance
+    0."""
 
     spread_R: Tensor
-    """Standard deviation of the cosine over positions, at each distance; 0 if the cosine depends
+    """Standard deviation of the cosine similarity over positions, at each distance; 0 if it depends
     only on the distance."""
 
     twin: float
@@ -144,8 +145,8 @@ class PositionKernel:
     to norm 1."""
 
     twin_apart: int
-    """Number of positions between the two most similar ones. A large value means that the encoding
-    repeats."""
+    """Distance in positions between the two most similar encodings. A large value means that the
+    encoding repeats."""
 
     spearman: float
     """Rank correlation between the distance of two encodings and the distance of their

@@ -95,7 +95,7 @@ class LookRequest:
 
 
 def parse(values: Mapping[str, object]) -> LookRequest:
-    """Parse and validate a request. A wrong value is a `UserError` with a short message."""
+    """Parse and validate a request. Raise `UserError` with a short message for an invalid value."""
     known = {field.name for field in fields(LookRequest)}
     for name in values:
         if name not in known:

@@ -103,7 +103,8 @@ def _head(trace: Trace, ink: TerminalStyle, width: int) -> list[str]:
 def default_map(trace: Trace, truth: dict[str, Any] | None = None) -> tuple[str, str]:
     """Return the kind of attention and the name of the map that is shown by default.
 
-    For cross-attention, it is the layer that aligns words best. Otherwise it is the last layer.
+    For cross-attention, the map is that of the layer that aligns words best, otherwise that of the
+    last layer.
     """
     kind = "cross" if "cross" in trace.attention else list(trace.attention)[-1]
     n_layers = len(trace.attention[kind])

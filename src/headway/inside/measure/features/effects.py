@@ -52,7 +52,8 @@ def effects(
     effect of each feature.
 
     An effect has two keys: `nats` is the increase of the loss in these contexts, and `kl` the KL
-    divergence between the outputs. The effect is None for a feature that is never active.
+    divergence between the outputs with and without the feature. The effect is None for a feature
+    that is never active.
     """
     jobs = [
         FeatureRemoval(factor, found.sites[sites[factor]], context, texts[context.passage])

@@ -82,10 +82,8 @@ def readout_RT(run: LoadedRun | None, reading: Reading) -> Tensor:
 
 
 def written_words(reading: Reading) -> list[int]:
-    """Return the index of the word in the last stream that each output is part of; -1 for none.
-
-    In generated text, an output is the token at the next position.
-    """
+    """Return the index of the word in the last stream that each output is part of; -1 if it is not
+    part of a word. In generated text, an output is the token at the next position."""
     words = [*reading.last.words, -1]
     behind = int(reading.writes)
     return [-1 if output.row is None else words[output.row + behind] for output in reading.outputs]

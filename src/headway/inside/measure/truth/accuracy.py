@@ -297,7 +297,8 @@ def diagonal_map(case: Case) -> Map:
 
 
 def _short(value: Any) -> Any:
-    """Round to four digits, which is more than the number of cases can justify."""
+    """Round floats to four decimal places, which is more precise than the number of cases can
+    justify."""
     if isinstance(value, float):
         return round(value, 4)
     if isinstance(value, dict):

@@ -22,7 +22,8 @@ SINK = 0.6
 """Mean attention weight on a single token above which a head counts as an attention sink."""
 
 EVEN = 0.98
-"""Entropy relative to that of uniform attention above which attention counts as uniform."""
+"""Threshold of the entropy relative to that of uniform attention. Above it, attention counts as
+uniform."""
 
 SILENT = 0.05
 """Norm of a head's output, relative to the mean of its layer, below which the head counts as
