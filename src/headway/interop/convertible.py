@@ -22,14 +22,14 @@ GATES = {"swiglu": "silu", "geglu": "gelu", "geglu-tanh": "gelu_pytorch_tanh"}
 STACK_SIZES = {"n_layers": "n_layers", "n_heads": "n_heads", "kv_heads": "n_kv_heads",
         "head_width": "d_head", "d_ff": "d_ff", "activation": "activation",
         "norm_eps": "norm_eps"}  # fmt: skip
-"""Attributes that are compared for each stack of layers, mapped to the settings that determine
-them."""
+"""Attributes of each stack of layers that `check_round_trip` compares, mapped to the settings that
+determine them."""
 
 UNCHECKED_SETTINGS = {"init", "embeddings", "tune_embeddings", "dropout", "attention_dropout",
 "ff_dropout",
         "source_vocab_size", "heads", "decoder", *STACK_SIZES.values()}  # fmt: skip
-"""Settings that are not compared, because they do not affect what a model computes or because
-attributes derived from them are compared instead."""
+"""Settings that `check_round_trip` does not compare, because they do not affect what a model
+computes or because attributes derived from them are compared instead."""
 
 DERIVED = "source_vocab"
 BIASES = ("attention_bias", "ff_bias", "head_bias")

@@ -353,7 +353,7 @@ def _alike(texts: Sequence[list[str]], limits: Sequence[int]) -> list[list[int]]
 
     All prompts of a group have the same length limit, so that no output exceeds the context of the
     model. Prompts of one token form their own groups: in a batch with such a prompt, CTranslate2
-    repeats tokens of the longer ones.
+    repeats tokens of longer prompts.
     """
     groups: dict[tuple[int, bool], list[int]] = {}
     for i, (text, limit) in enumerate(zip(texts, limits, strict=True)):

@@ -1,7 +1,7 @@
 """Inputs of exported graphs, and their conversion to padded batches for the model.
 
-All preprocessing of pixels and audio samples is part of the graph. Callers pass pixels as they are
-stored in files, and samples as a waveform.
+Normalization of pixels and the mel spectrogram of audio are part of the graph. Callers pass decoded
+8-bit pixels in the size of the model, and audio as a waveform.
 """
 
 from __future__ import annotations
