@@ -56,8 +56,8 @@ class Completer:
         self.models, self.tokenizer, self.settings = models, tokenizer, settings
         self.summary = WritingSummary()
         self.asked = 0
-        """Number of prompts so far. The index of a prompt and the seed determine its random draws,
-        which therefore do not depend on the batch."""
+        """Number of prompts in all windows read so far. A prompt's index and the seed determine its
+        random draws, which therefore do not depend on the batch."""
 
         if "" in settings.stop:
             raise ConfigError(

@@ -40,7 +40,7 @@ class TextStream:
 
         self.stopped_by: str | None = None
         self.n_tokens = 0
-        """Number of tokens pushed before the text was stopped."""
+        """Number of tokens pushed. Tokens after a complete stop string are not counted."""
 
         self._waiting = ""
         # Earlier tokens are decoded as well, because they determine whether a token starts with a

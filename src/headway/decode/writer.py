@@ -262,7 +262,8 @@ class Writer:
         return self.settings.unknown == "copy" and isinstance(self.sources, TextSources)
 
     def _seen(self, pairs: Sequence[tuple[SourcePart, Hypothesis]]) -> dict[int, Tensor]:
-        """Return the cross-attention of the outputs that need it, by index."""
+        """Return the cross-attention of the outputs that need it, keyed by their index in
+        `pairs`."""
         asked = {
             place: pair
             for place, pair in enumerate(pairs)

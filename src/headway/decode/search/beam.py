@@ -252,9 +252,9 @@ def grow(
     """Advance the beams by one step. Return the new beams, and the index of each alive hypothesis'
     parent.
 
-    `at_1`: number of tokens so far, as a tensor on the device. `bonus_BC`: added to the score of a
-    continuation that ends. `stop_at`: a source is done when this many finished hypotheses can no
-    longer be beaten.
+    `at_1`: number of tokens of the alive hypotheses before this step, as a tensor on the device.
+    `bonus_BC`: added to the score of a continuation that ends. `stop_at`: a source is done when
+    this many finished hypotheses can no longer be beaten.
     """
     going_B = ~beams.done_B
     ends_BC = (found.token_BC == eos) & found.log_prob_BC.isfinite() & going_B[:, None]

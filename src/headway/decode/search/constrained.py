@@ -146,8 +146,8 @@ class ConstrainedBeam:
         return Hypothesis(list(tokens), branch.log_prob, score, values, finished)
 
     def result(self) -> list[Hypothesis]:
-        """Return the best hypotheses, finished before alive ones. Those with all phrases are
-        preferred."""
+        """Return the best hypotheses, finished before unfinished ones. If any unfinished hypothesis
+        contains all required phrases, those that do not are left out."""
         n_best = self.job.settings.n_best
         whole = [branch for branch in self.alive if not branch.progress.need]
         rest = [self._hypothesis(branch, finished=False) for branch in whole or self.alive]

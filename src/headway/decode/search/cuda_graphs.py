@@ -344,7 +344,7 @@ class StaticSearch:
         self.cache.at_1.zero_()
 
     def advance(self, used: int) -> None:
-        """Run one step. `used`: upper bound on the number of tokens so far, including the token of
+        """Run one step. `used`: upper bound on the number of output tokens per hypothesis after
         this step."""
         state, at_1, eos = self.state, self.cache.at_1, self.job.specials.eos
         scores_RV = self._scores(used)
@@ -500,14 +500,13 @@ class StaticShape:
 
 @dataclass(frozen=True)
 class FirstTokens:
-    """First token that the decoder processes for each source, with its position."""
+    """First token that the search passes to the decoder for each source, with its position."""
 
     tokens: list[int]
-    """First token of each source."""
+    """Begin token or, for a prompt, its last token."""
 
     offsets: list[int]
-    """Position of the first token of each source, which is the number of tokens already
-    processed."""
+    """Position of this token for each source, which is the number of tokens already processed."""
 
 
 class StaticModel(Protocol):
@@ -519,8 +518,8 @@ class StaticModel(Protocol):
     """Maximum number of positions; None if there is no limit."""
 
     def load(self, sources: Sequence[Any], cache: Cache, prefix: Cache | None) -> FirstTokens:
-        """Process a batch of sources or prompts and fill the cache. Return the first tokens of the
-        outputs."""
+        """Process a batch of sources or prompts and fill the cache. Return the first token that the
+        search must process for each source."""
 
     def hidden_states(self, tokens_N: Tensor, layout: Layout, cache: Cache) -> Tensor: ...
 

@@ -46,8 +46,8 @@ class Paths:
         return self.done_BW.all(1)
 
     def after(self, token_BW: Tensor, log_prob_BW: Tensor, at_1: Tensor, eos: int) -> Paths:
-        """Append one token to each hypothesis. `at_1`: number of tokens so far, as a tensor on the
-        device."""
+        """Append one token to each hypothesis. `at_1`: number of tokens before this step, as a
+        tensor on the device."""
         length_BW = self.length_BW + ~self.done_BW
         ended_BW = (token_BW == eos) | (length_BW >= self.limit_B[:, None])
         self.tokens_BWT.index_copy_(2, at_1, token_BW[:, :, None])

@@ -194,7 +194,7 @@ def length_penalty(settings: DecodeSettings) -> Penalty:
 
 TokenChooser = Callable[[Tensor, int, Sequence[int]], Tensor]
 """Function that chooses the next token of each row. Arguments: log-probabilities (R V), the number
-of tokens so far, and the indices of the sources."""
+of output tokens already chosen, and the indices of the sources."""
 
 
 @dataclass(frozen=True)
