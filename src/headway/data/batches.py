@@ -302,8 +302,8 @@ def shift_right(
     tokens: NDArray[np.int64], lengths: NDArray[np.int64], bos: int, eos: int, begin: int | None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the decoder inputs (start token and target), the expected outputs (target and end
-    token), and the lengths of the sequences. `begin`: token inserted before every target, or
-    None."""
+    token), and the length of each of these sequences. `begin`: token inserted before every target,
+    or None."""
     said, longer = with_special_tokens(tokens, lengths, begin, eos)
     read = np.empty_like(said)
     read[1:] = said[:-1]

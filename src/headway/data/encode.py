@@ -276,7 +276,8 @@ class EncodingCounts:
     """Number of characters in each text column of the training data."""
 
     unfinished: list[int] = field(default_factory=_both)
-    """For each split, number of tokens so far in a document that continues in the next block."""
+    """For each split, number of tokens already encoded of a document that continues in the next
+    block."""
 
     dropped: dict[str, int] = field(default_factory=lambda: {"empty": 0, "validation_empty": 0})
     """Number of examples left out, by reason."""

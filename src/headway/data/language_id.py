@@ -61,7 +61,8 @@ class Trigrams(NamedTuple):
 
 
 class Profiles:
-    """Counts of the character trigrams on each side of the corpus, of all pairs so far."""
+    """Counts of the character trigrams on each side of the corpus, over all pairs added by
+    `swapped`."""
 
     def __init__(self) -> None:
         self.counts = np.zeros((2, BINS))

@@ -134,8 +134,8 @@ class PatchMasker:
     """Size of a masked block: side length in patches, or number of frames of audio."""
 
     def count(self, n_rows: int) -> int:
-        """Return the number of positions to mask out of `n_rows`. At least one is masked, and at
-        least one is kept if there are several."""
+        """Return how many of `n_rows` positions to mask. At least one is masked, and at least one
+        is kept if there are several."""
         return int(np.clip(round(self.mask * n_rows), 1, max(1, n_rows - 1)))
 
     def mask_images(

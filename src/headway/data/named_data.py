@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from headway.data.columns.media import MediaColumn
 
 ColumnLayout = tuple[FileSetting, tuple[Column, ...]]
-"""Possible form of the data of a task: the setting that takes the files, and the columns that the
+"""Column layout that a task accepts: the setting that takes the files, and the columns that the
 files must have."""
 
 
 def layouts_of(task: str, what: Modality | None = None) -> tuple[ColumnLayout, ...]:
-    """Return the forms of data that a task accepts, the preferred one first. `what`: modality that
-    the forms must have; None: any."""
+    """Return the column layouts that a task accepts, the preferred one first. `what`: required
+    modality; None: any."""
     if task not in (*SPECS, *ALIASES):
         raise ConfigError(f"unknown task {task!r}.{suggest(task, SPECS)}")
     found: list[ColumnLayout] = []
@@ -164,8 +164,8 @@ def as_files(
 def _layouts(
     layouts: tuple[ColumnLayout, ...], task: str, fields: Sequence[str], usual: DataSettings | None
 ) -> tuple[ColumnLayout, ...]:
-    """Return the accepted forms of data, with the column names that a run had in training. With
-    `fields`, the only form is a document with these fields."""
+    """Return the accepted column layouts, with the column names that a run had in training. With
+    `fields`, the only layout is a document with these fields."""
     if fields:
         group = [class_of("field")(name, optional=True) for name in fields]
         optional = not spec_of(task).is_single_label

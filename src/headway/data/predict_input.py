@@ -454,7 +454,7 @@ def _is_tagged_table(file: DataFile, settings: RunSettings) -> bool:
 
 
 def _in_columns(file: DataFile, settings: RunSettings) -> bool:
-    """Whether each line contains a single word rather than a sentence."""
+    """Whether a file has one word per line, as in CoNLL columns, rather than one sentence."""
     if is_stream(file.path):
         return False
     head = [one for one in _head(file) if not one.startswith(DOCUMENT)]
@@ -465,8 +465,8 @@ def _in_columns(file: DataFile, settings: RunSettings) -> bool:
 
 
 def _words(file: DataFile, settings: RunSettings, note: Note) -> Iterator[Question]:
-    """Return the sentences or words of a file, line by line. The columns of CoNLL files are
-    separated by tabs, with the word first."""
+    """Return the sentences or words of a file, line by line. In lines of CoNLL files, the returned
+    columns are separated by tabs, with the word first."""
     data = settings.data
     columns = [one for one in text_schema("tagged", settings).columns if one.is_words]
     lines = file.lines()

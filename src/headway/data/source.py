@@ -281,8 +281,8 @@ def media_tables(
     columns: Sequence[Column],
     files: DataFiles | None = None,
 ) -> Iterator[BoundTable]:
-    """Open files, folders and lists of media, and bind their columns. `columns`: column of the
-    media, followed by those of its target."""
+    """Open files, folders and lists of media, and bind their columns. `columns`: the media column,
+    followed by those of its target."""
     # A label column is recognized even if no label is needed.
     more = (class_of("text")("label", optional=True),) if len(columns) == 1 else ()
     what = cast(MediaType, columns[0].kind)

@@ -244,8 +244,8 @@ def _one_by_one(numbers: NDArray[np.int64]) -> Iterator[int]:
 
 def _in_turn(lead: NDArray[np.int64], each: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the order in which groups are tried, and the rank of each group within its label.
-    `lead`: label of each group. All labels advance at the same relative speed, `each` groups at a
-    time."""
+    `lead`: label of each group. At any point in the order, about the same fraction of each label's
+    groups has been tried. A label contributes `each` groups at a time."""
     order = np.argsort(lead, kind="stable")
     _, start, counts = np.unique(lead[order], return_index=True, return_counts=True)
     share, first = np.empty(len(lead)), np.empty(len(lead), np.int64)

@@ -98,9 +98,9 @@ class LabelColumn(Column):
             report.add("warning", "label-form", 1, hint)
 
     def hint(self, scan: DatasetScan) -> str:
-        """Return a hint if the labels look like numbers, several labels in one cell, or missing
-        values. It is empty if they look like classes, or if the task supports only single
-        labels."""
+        """Return a hint if the column seems to contain numbers, several labels in one cell, or
+        missing values. It is empty if the values look like classes, or if the task supports only
+        single labels."""
         settings, names = scan.source.settings, list(scan.labels.counts)
         own = getattr(settings, settings.task, None)
         if not hasattr(own, "answer") or not names:

@@ -317,8 +317,8 @@ class RegionColumn(Column):
 
 
 def _ends(*values: NDArray[np.int64]) -> Iterable[tuple[int, ...]]:
-    """Yield two indices: of the lowest value of the first array, and of the highest value of the
-    second."""
+    """Yield the index of the lowest value of the first array, then the index of the highest value
+    of the second."""
     least, most = values
     for flat in (least.argmin(), most.argmax()):
         yield tuple(int(i) for i in np.unravel_index(flat, least.shape))

@@ -81,8 +81,8 @@ class ImageStore:
         return t, c, y, x
 
     def gather(self, rows: AnyIntArray) -> Tensor:
-        """Return items of equal shape as one tensor B T C Y X. It is on the GPU if there is a copy
-        on it."""
+        """Return items of equal shape as one tensor B T C Y X. It is on the GPU if the store has a
+        copy there."""
         if self.copy is not None:
             return self.copy[torch.as_tensor(rows, device=self.copy.device)]
         shape = self.shapes[rows[0]]

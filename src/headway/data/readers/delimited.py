@@ -26,8 +26,8 @@ class Delimited:
     file: DataFile
     separator: str
     ragged: bool = False
-    """Whether the number of cells may differ between lines, as long as all required columns are
-    present."""
+    """Whether the number of cells may differ between lines if every line has all required
+    columns."""
 
     def rows(self, lines: Iterator[str]) -> Iterator[tuple[DelimitedRow, int]]:
         """Yield the cells of each row and the number of its first line. An empty line has no

@@ -32,8 +32,8 @@ def open_media(
     name: str, data: DataSettings, columns: Sequence[Column], what: MediaType,
     files: DataFiles | None = None,
 ) -> Table:  # fmt: skip
-    """Return a table of media. `columns`: column of the media, followed by the other columns that
-    the table must have."""
+    """Return a table of media. `columns`: the media column, followed by the other columns that the
+    table must have."""
     files = files or DataFiles()
     path = Path(name)
     if name == STDIN:
