@@ -1,7 +1,7 @@
 """Load the tokenizer in a Hugging Face model folder, in any of its file formats.
 
-`tokenizer.json` has priority over the files of the model's original program. The roles of special
-tokens are determined by the model type and the small configuration files in the folder.
+`tokenizer.json` takes precedence over the files of the model's original program. The roles of
+special tokens are determined by the model type and the small configuration files in the folder.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class TokenRoles:
     `a </s>`."""
 
     target_begin: str | None = None
-    """First token that every output is forced to have (BART). None: no forced token."""
+    """Forced first token of every output (BART). None: no forced token."""
 
     pair_ends: int = 1
     """Number of end tokens between the two texts of a pair. Models without segment embeddings, such

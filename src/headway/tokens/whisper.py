@@ -71,10 +71,11 @@ def _time(step: int) -> str:
 def whisper_roles(
     inner: tokenizers.Tokenizer, generation: Mapping[str, Any], where: str
 ) -> TokenRoles:
-    """Return the token roles for decoding without timestamps, as in OpenAI's program.
+    """Return the token roles for decoding without timestamps, as in OpenAI's reference
+    implementation.
 
-    Values in `generation` (`generation_config.json`) have priority. No language is forced on a
-    multilingual model: it outputs the language that it recognizes, then the task, then the text.
+    Values in `generation` (`generation_config.json`) take precedence. No language is forced on a
+    multilingual model: it outputs the detected language, then the task, then the text.
     """
     for name in (END, START):
         if inner.token_to_id(name) is None:
@@ -106,8 +107,8 @@ def whisper_roles(
 
 
 def unspoken_pieces(inner: tokenizers.Tokenizer) -> tuple[str, ...]:
-    """Return the suppressed tokens, which OpenAI's program never outputs: symbols that are a single
-    token, and the first token of each musical note."""
+    """Return the suppressed tokens, which OpenAI's reference implementation never outputs: symbols
+    that are a single token, and the first token of each musical note."""
     found: dict[int, str] = {}
     texts = {" -": False, " '": False}
     for sign in (*SIGNS, *NOTES):

@@ -59,7 +59,7 @@ class _Places(dict[str, int]):
 
 
 class WordTable:
-    """Token ids of every word seen so far. Safe to use from several threads."""
+    """Token ids of all words that `learn` has stored. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self.places = _Places()

@@ -28,8 +28,8 @@ def embedding_matrix(
     """Return initial embeddings, and the number of tokens whose vector is from the file.
 
     A token that is a whole word gets the vector of that word, or of the word in lower case. All
-    other tokens get random vectors with the standard deviation `std`. The vectors from the file are
-    scaled by one factor to the same standard deviation.
+    other tokens get random vectors with the standard deviation `std`. All vectors from the file are
+    multiplied by one common factor, so that they also have the standard deviation `std`.
     """
     words = _whole_words(tokenizer)
     wanted = dict(words)
