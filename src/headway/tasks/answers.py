@@ -421,10 +421,10 @@ class VectorAnswer(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class NearestAnswer(VectorAnswer):
-    """Candidate nearest to an input, by the cosine of their embeddings."""
+    """Candidate nearest to an input by cosine similarity of embeddings."""
 
     cosine: float
-    """Cosine between the input and its nearest candidate."""
+    """Cosine similarity of the input and its nearest candidate."""
 
     near: tuple[tuple[str, float], ...] = ()
     """Nearest candidates with their cosines, nearest first."""

@@ -414,7 +414,7 @@ class LanguagePredictions:
 
     n_tokens: int
     n_windows: int | None = None
-    """Number of windows scored, from the first; None: all."""
+    """Number of windows scored, counted from the first; None: all."""
 
     samples: Sequence[dict[str, str]] = ()
     of_body: Mapping[str, tuple[float, int]] = field(default_factory=dict)

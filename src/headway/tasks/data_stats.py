@@ -25,7 +25,7 @@ from headway.tokens.tokenizer import Tokenizer
 
 
 def label_stats(facts: DatasetStats, prepared: PreparedData) -> DatasetStats:
-    """Return the statistics, extended by those of the targets: class counts, or mean and standard
+    """Return the statistics with those of the targets added: class counts, or mean and standard
     deviation of numbers."""
     n = len(facts.labels)
     if "labels" in prepared.train:

@@ -168,7 +168,7 @@ class EvalPass:
     """Whether this is the final evaluation on all examples, or a quick one during training."""
 
     max_examples: int | None = None
-    """Number of examples to use, from the first; None: all."""
+    """Number of examples to use, counted from the first; None: all."""
 
     on_progress: OnProgress = no_progress
     calibrate: bool = False

@@ -118,7 +118,8 @@ class EmbeddingFilePredictor(EmbeddingPredictor):
 
 
 class NearestPredictor(EmbeddingPredictor):
-    """Predictor that finds the nearest candidates for each input, with their cosines."""
+    """Predictor that finds the nearest candidates for each input, with their cosine
+    similarities."""
 
     candidates: list[str]
     top: int

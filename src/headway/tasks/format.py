@@ -494,8 +494,9 @@ def _shaded(answer: Answer) -> str:
 
 
 def score_rows(scores: Scores) -> list[ScoreRow]:
-    """Return the rows of the table of `headway evaluate`: number of examples, metrics with their
-    intervals, other results, and the main metric of the model's members and of the baselines."""
+    """Return the rows of the table that `headway evaluate` prints. They contain the number of
+    examples, metrics with their intervals, and other results. The main metric of each member of the
+    model (neural layers, n-grams) and of each baseline follows."""
     rows = [] if scores.n is None else [(scores.unit, f"{scores.n:,}", "")]
     for name, value in scores.items():
         metric, known = scores.metrics[name], scores.intervals.get(name)

@@ -1,4 +1,4 @@
-"""Speaker identification by classification, and speaker verification by the cosine of
+"""Speaker identification by classification, and speaker verification by the cosine similarity of
 embeddings."""
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Verification:
     frequent as false rejections."""
 
     threshold: float
-    """Minimum cosine that counts as the same speaker, at the equal error rate."""
+    """Minimum cosine similarity that counts as the same speaker, at the equal error rate."""
 
     same: int
     """Number of pairs of recordings with the same speaker."""
@@ -295,8 +295,9 @@ class SpeakerPredictor(EmbeddingFilePredictor):
 
 
 def threshold_of(folder: Path) -> float | None:
-    """Return the decision threshold of the run: the minimum cosine that counts as the same speaker.
-    It is the equal-error threshold of the last evaluation, or None if none was logged."""
+    """Return the decision threshold of the run: the minimum cosine similarity that counts as the
+    same speaker. It is the equal-error threshold of the last evaluation, or None if none was
+    logged."""
     for entry in reversed(read_history(folder).end):
         figures = entry.get("figures")
         found = figures.get("verification") if isinstance(figures, dict) else None

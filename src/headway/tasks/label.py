@@ -260,8 +260,8 @@ class ClassifyObjective(Objective[Tensor]):
 
 @dataclass(frozen=True)
 class ItemLogits:
-    """Logits for all windows of the first examples, kept separately for a model's neural layers and
-    its n-gram table."""
+    """Logits for all windows of the first `n` examples, kept separately for a model's neural layers
+    and its n-gram table."""
 
     label_type: LabelType
     dataset: ClassificationDataset
@@ -355,7 +355,7 @@ class ItemLogits:
 
 @dataclass(frozen=True)
 class LabelPredictions:
-    """Predictions for the first examples, by each model of an ensemble."""
+    """Predictions of each ensemble member for the first examples of an evaluation set."""
 
     label_type: LabelType
     models: Sequence[ItemLogits]

@@ -150,9 +150,9 @@ class MaskedTextDataset:
     def fixed(self, plan: StepPlan, micro_tokens: int) -> MaskedTextShapes:
         """Return the fixed shapes of all batches, for CUDA graphs.
 
-        A window has at most its masked fraction plus one masked token, which bounds the number of
-        masked tokens. Whole-word masking may exceed this bound, so one more token per window is
-        allowed.
+        The number of masked tokens of a window exceeds the masked fraction of its length by at most
+        one. This bounds their number in a batch. Whole-word masking may exceed this bound, so one
+        more token per window is allowed.
         """
         usual = fixed_windows(self.store.lengths.astype(np.int64), self.room).length + ENDS
         tokens = window_limit(plan, micro_tokens, self.widest)

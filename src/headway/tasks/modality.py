@@ -106,7 +106,7 @@ def _first(path: Path, data: DataSettings, known: DataFiles) -> MediaRef | None:
 
 def _is_audio_item(item: MediaRef) -> bool:
     """Whether an item of a list is audio. An array is audio if it has a sampling rate, or values
-    that pixels cannot have. A silent one is an error if it may also be an image."""
+    that pixels cannot have. An array of zeros raises an error if it may be an image or audio."""
     if item.part.rate or is_audio(item.path):
         return True
     if not is_array(item.path):

@@ -223,7 +223,7 @@ class Objective(ABC, Generic[T]):
 
     @property
     def n_quick(self) -> int:
-        """Number of validation examples, from the first, in evaluations during training."""
+        """Number of validation examples in evaluations during training, counted from the first."""
         return min(self.quick_size, self.n_valid)
 
     def begin(self, model: nn.Module, note: Callable[[str], None]) -> None:

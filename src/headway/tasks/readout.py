@@ -68,8 +68,8 @@ class Read:
     """Weight of the head in the loss."""
 
     averaged: bool = False
-    """Whether predictions average this additional head with the main head. The two then have the
-    same outputs."""
+    """Whether predictions average this additional head with the main head. The outputs of both
+    heads then belong to the same positions or sequences."""
 
     small_output: bool = False
     """Whether outputs are labels, not tokens of a vocabulary. All logits are then computed once and
@@ -132,7 +132,7 @@ class Read:
 
     def with_weights(self, weights_R: Tensor, real_N: Tensor | None = None) -> Read:
         """Return a copy with these weights of outputs and of hidden states. Additional heads with
-        the same outputs get the same weights."""
+        `averaged` get the same output weights."""
         more = {
             name: replace(read, weights_R=weights_R) if read.averaged else read
             for name, read in self.extra_heads.items()

@@ -64,8 +64,8 @@ AT_ONCE = 8192
 activations grow with it."""
 
 COUNTED = 100_000
-"""Number of training texts, from the first, among which the baseline looks for the most frequent
-text. More texts would hardly change it."""
+"""Number of training texts, counted from the first, among which the baseline looks for the most
+frequent text. More texts would hardly change it."""
 
 
 MediaArray = NDArray[np.uint8] | NDArray[np.int16]

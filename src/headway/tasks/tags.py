@@ -566,7 +566,7 @@ class TaggedSet:
 
 @dataclass(frozen=True)
 class TagPredictions:
-    """Tag logits of the words of some sentences, by each model of an ensemble."""
+    """Tag logits of each ensemble member for the words of some sentences."""
 
     names: tuple[str, ...]
     models: Sequence[WordScores]

@@ -210,8 +210,8 @@ class MaskedDataset(TaskDataset[MaskTargets], Protocol):
 
 
 class Preprocessor(ABC):
-    """Base class of preprocessing for one modality. Methods that are not abstract have defaults for
-    media, which the text preprocessor overrides."""
+    """Base class for preprocessors, each of which handles one modality. Methods that are not
+    abstract have defaults for media, which the text preprocessor overrides."""
 
     at_first: ClassVar[int] = FIRST_WINDOW
     """Number of inputs that are read before the first answer, so that they share a batch."""
@@ -270,7 +270,7 @@ class Preprocessor(ABC):
 
 @dataclass(frozen=True)
 class MediaPreprocessor(Preprocessor, Generic[Front]):
-    """Base class of the preprocessing of images, videos and audio."""
+    """Base class for preprocessors of images, videos and audio."""
 
     shape: Front
     augment: AugmentSettings
