@@ -86,7 +86,7 @@ class HeadAnalysis:
     n_texts: int
     n_outputs: int
     loss: float
-    """Mean loss of the texts in nats, whose gradients give the importance."""
+    """Mean loss of the texts in nats. The importance of heads is computed from its gradients."""
 
     source: str = ""
     """Description of the origin of the texts, for display."""

@@ -223,7 +223,8 @@ TOKENS = 24
 and weights are stored."""
 
 NEURONS = 8
-"""Number of feed-forward neurons that are shown: those that add most. The others are summed."""
+"""Number of feed-forward neurons that are shown, namely those with the largest contributions. The
+others are summed."""
 
 
 @dataclass(frozen=True)

@@ -49,8 +49,8 @@ def compare_checkpoints(stages: Sequence[tuple[LoadedRun, Trace]]) -> dict[str, 
 
 
 def fits(one: Trace, other: Trace) -> Fits:
-    """Return which values of two looks can be subtracted. Attention weights need equal numbers of
-    heads and of tokens."""
+    """Return the reason why values of two looks cannot be subtracted, by kind of attention and for
+    `outputs`; None if they can. Attention weights need equal numbers of heads and of tokens."""
     found: Fits = {}
     for kind in dict.fromkeys([*one.attention, *other.attention]):
         if kind not in one.attention or kind not in other.attention:

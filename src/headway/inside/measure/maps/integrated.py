@@ -47,8 +47,8 @@ MOST_STEPS = 256
 remaining error."""
 
 LEAST_EFFECT = 0.1
-"""Lower bound in nats for the effect of a text when errors are divided by it. Without the bound,
-texts with almost no effect would never converge."""
+"""Minimum divisor of relative errors, in nats. The divisor is otherwise the effect of the text.
+Without a minimum, texts with almost no effect would never converge."""
 
 SAMPLE = 256
 """Number of tokens whose mean embedding is the baseline. They are spread evenly over the

@@ -25,8 +25,8 @@ TOKENS = 12_000
 """Maximum number of corpus tokens that are searched for a page. The limit bounds time."""
 
 LAYERS = 6
-"""Maximum number of layers of a stack, besides the embedding. In deeper stacks, layers are evenly
-spaced from the first to the last."""
+"""Maximum number of layers searched in a stack, besides the embedding. In deeper stacks, layers are
+evenly spaced from the first to the last."""
 
 MOST = 64
 """Maximum number of tokens of the text whose neighbours are searched, in each stream."""
