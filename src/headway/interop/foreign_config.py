@@ -35,8 +35,8 @@ THEIR_ACTIVATIONS: dict[str, str] = {
 """Name in `transformers` for each of headway's activation functions without a gate."""
 
 MOST = 1 << 24
-"""Maximum of every size in the configuration, so that products of sizes do not overflow. Sizes are
-compared with the tensors later."""
+"""Maximum allowed value of each size in the configuration, so that products of sizes do not
+overflow. Sizes are compared with the tensors later."""
 
 LONGEST = 1 << 20
 """Maximum number of computed positions. Computed positions have no weights, so the size of the file
