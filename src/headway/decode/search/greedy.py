@@ -57,7 +57,8 @@ class Paths:
     def watched(
         self, before: Paths, token_BW: Tensor, sources: Sequence[int], watch: TokenCallback
     ) -> Paths:
-        """Call `watch` for the new token of each hypothesis that was not already done."""
+        """Call `watch` for the new token of each hypothesis that was not done in `before`. Return
+        the state in which the hypotheses that `watch` stops are done."""
         rows = zip(sources, token_BW.tolist(), before.done_BW.tolist(), strict=True)
         stop = [
             [not done[w] and watch(source, w, token) for w, token in enumerate(tokens)]
