@@ -209,13 +209,14 @@ class Cache:
         return copy
 
     def level(self) -> None:
-        """Set all lengths to the longest one. The `tree` must mask the unused slots of shorter
-        sequences."""
+        """Set the length of every cached sequence to that of the longest. If lengths differed, the
+        caller must set a `tree` that masks the unused slots."""
         self.lengths = (max(self.lengths, default=0),) * self.n_rows
         self._keys = None
 
     def trim(self, lengths: Sequence[int]) -> None:
-        """Shorten each sequence to these lengths, for example to drop rejected draft tokens."""
+        """Shorten the sequences to these lengths, one per sequence, for example to drop rejected
+        draft tokens."""
         if any(new > old for new, old in zip(lengths, self.lengths, strict=True)):
             raise ValueError(
                 f"cannot trim lengths {self.lengths} to {tuple(lengths)}: no length may increase"

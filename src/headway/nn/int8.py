@@ -202,7 +202,8 @@ def quantize_model(model: nn.Module) -> None:
     """Convert the linear layers and embeddings of a model to int8 in place.
 
     A module that is used in several places is converted once. An embedding that is also the output
-    projection gets two copies, because lookup and product need different memory orders.
+    projection gets two copies, because embedding lookup and matrix multiplication need different
+    memory orders.
     """
     merge_lora(model)
     made: dict[nn.Module, nn.Module] = {}

@@ -66,8 +66,8 @@ def vocabulary_loss(
     smoothing: LabelSmoothing,
     weights_N: Tensor | None = None,
 ) -> Loss:
-    """Return the loss summed over tokens. The training loop divides it by the number of targets of
-    the step."""
+    """Return the cross-entropy over the vocabulary, summed over the tokens. The training loop
+    divides it by the number of targets of the step."""
     if weights_N is None:
         weights_N = torch.ones(len(targets_N), device=x_ND.device)
     learns = torch.is_grad_enabled()

@@ -120,8 +120,8 @@ class Grid2d(nn.Module):
 def rope_rates(
     width: int, base: float, scaling: str = "none", factor: float = 1.0, trained_len: int = 8192
 ) -> Tensor:
-    """Return the RoPE rotation in radians per position of each pair of dimensions, scaled for
-    longer contexts.
+    """Return the RoPE rates, scaled for longer contexts: the rotation of each pair of dimensions in
+    radians per position.
 
     The scaling `linear` divides all rates by the factor. `ntk` enlarges the base, so that fast
     pairs hardly change. `llama3` divides the rates of slow pairs and keeps those of fast pairs.
@@ -188,8 +188,9 @@ class Alibi(nn.Module):
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """Return the slopes for n heads, which are powers of 2^(−8/n). If n is not a power of two,
-    return those of the next lower power, and every other slope of the next higher one."""
+    """Return one slope for each of n heads: the powers of 2^(−8/n). If n is not a power of two,
+    return the slopes for the next lower power of two, then every other slope for the next higher
+    one."""
     whole = 2 ** math.floor(math.log2(n_heads))
     slopes = [2.0 ** (-8 * (i + 1) / whole) for i in range(whole)]
     finer = [2.0 ** (-8 * (i + 1) / (2 * whole)) for i in range(0, 2 * whole, 2)]

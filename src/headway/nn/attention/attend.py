@@ -27,8 +27,8 @@ SHORT_LIMIT = 128
 """Maximum length, in tokens, of a sequence that the `short` kernel processes in a single tile."""
 
 FEW_LONG = 1024, 64
-"""Maximum length of single sequences and maximum mean length of batches, in tokens, for which the
-`short` kernel is used when some sequences exceed `SHORT_LIMIT`. One program processes a whole long
+"""Limits for using the `short` kernel when some sequences exceed `SHORT_LIMIT`: maximum length of a
+sequence, and maximum mean length in the batch, in tokens. One program processes a whole long
 sequence, which takes as long as dozens of short ones. If most sequences are long, `varlen` is
 faster."""
 

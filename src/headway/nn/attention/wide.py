@@ -1,7 +1,7 @@
 """The `wide` back end: explicit attention on padded sequences of fixed shape.
 
-It is used for heads that are too wide for the kernels, such as the single heads of recurrent
-models, in CUDA graphs, where lengths must stay on the device.
+It is used in CUDA graphs, where lengths must stay on the device, for heads that are too wide for
+the kernels. Examples are the single heads of recurrent models.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Masks of rectangles, for random erasing and CutMix."""
+"""Rectangular masks, for random erasing and CutMix."""
 
 from __future__ import annotations
 

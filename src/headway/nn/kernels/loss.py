@@ -1,5 +1,5 @@
-"""Cross-entropy of each row of logits in two passes over the row. The gradient overwrites the
-logits.
+"""Kernel for the cross-entropy of each row of logits, in two passes over the row. The gradient
+overwrites the logits.
 
 `python -m benchmarks.shortcuts`: with it, a training step of `transformer-base` in a CUDA graph is
 1.4 times as fast on an H200.
