@@ -84,7 +84,7 @@ class Encoder(EncoderWithHeads):
 
     @property
     def n_first(self) -> int | None:
-        """Number of first tokens that classes are predicted from. None: classes depend on all
+        """Number of tokens at the start of each text from which classes are predicted. None: all
         tokens."""
         return 1 if self.pooling == "first" else None
 

@@ -156,9 +156,9 @@ def _part_of(name: str) -> tuple[str, str]:
 def activations(model: nn.Module, settings: ModelSettings, batch_tokens: int) -> Activations:
     """Measure the activations of a training step with about `batch_tokens` tokens.
 
-    The sequences have equal lengths, as long as the model supports. An encoder-decoder gets as many
-    source tokens as target tokens. The logits are not included, because the loss computes them in
-    chunks and keeps none.
+    The tokens form as few sequences of equal length as the maximum length of the model allows. An
+    encoder-decoder gets as many source tokens as target tokens. The logits are not included,
+    because the loss computes them in chunks and keeps none.
     """
     sequences = math.ceil(batch_tokens / settings.max_len)
     length = batch_tokens // sequences
@@ -210,8 +210,8 @@ def _kept(model: nn.Module) -> Iterator[dict[int, torch.UntypedStorage]]:
 
 
 FUSED = "_scaled_dot_product_flash_attention_for_cpu"
-"""Name of a private PyTorch operator. If it is missing, attention is counted as if its weights were
-stored."""
+"""Private PyTorch operator for fused attention on a CPU. In versions without it, memory is
+estimated as if attention weights were stored."""
 
 
 class _FusedAttention(TorchFunctionMode):

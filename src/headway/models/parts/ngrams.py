@@ -132,9 +132,9 @@ class Ngrams(nn.Module):
         return sums_BC[:-1] + self.bias_C
 
     def unique_per_text(self, tokens_N: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Return the table index and the text index of each n-gram. N-grams of padding, and
-        repetitions within a text, get the text index after the last one, so that they can be
-        ignored."""
+        """Return two tensors: the index in the table and the index of the text, for each n-gram.
+        N-grams of padding, and repetitions within a text, get the text index after the last one, so
+        that they can be ignored."""
         n_buckets, nobody = len(self.weight_GC), layout.starts_B.shape[0]
         owner_N = torch.where(layout.real_N(), layout.numbers_N(), nobody)
         keys = (owner_N[:, None] * n_buckets + self.buckets(tokens_N, layout)).flatten()

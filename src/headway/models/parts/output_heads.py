@@ -173,8 +173,8 @@ class ReconstructionHead(nn.Module):
 
 
 class CosineHead:
-    """Head whose class scores depend only on directions: `scale` times the cosine with the vector
-    of each class."""
+    """Head whose class scores depend only on directions: `scale` times the cosine similarity to the
+    vector of each class."""
 
     def __init__(self, head: LabelHead, scale: float) -> None:
         self.head, self.scale = head, scale
@@ -183,7 +183,7 @@ class CosineHead:
         return self.scale * self.cosines(x_RD)
 
     def cosines(self, x_RD: Tensor) -> Tensor:
-        """Return the cosines of vectors with the class vectors, in fp32."""
+        """Return the cosine similarities between vectors and class vectors, in fp32."""
         weight_CD = F.normalize(at_least_fp32(self.head.linear.weight), dim=-1)
         return F.normalize(at_least_fp32(x_RD), dim=-1) @ weight_CD.T
 
@@ -251,7 +251,8 @@ class EncoderWithHeads(Model):
         return read[0] if len(read) == 1 else torch.stack(read).mean(0)
 
     def cosine_head(self, scale: float) -> Callable[[Tensor], Tensor]:
-        """Return a function that scores classes by scaled cosines instead of dot products."""
+        """Return a function that scores classes by scaled cosine similarities instead of dot
+        products."""
         head = self.head_named("classes")
         assert isinstance(head, LabelHead)
         return CosineHead(head, scale)

@@ -34,7 +34,7 @@ class ImageBatch:
     orders are equal."""
 
     masked_N: Tensor | None = None
-    """True for positions that are replaced by the mask vector, which class tokens never are. None
+    """True for positions that are replaced by the mask vector; always false for class tokens. None
     if nothing is masked."""
 
 
