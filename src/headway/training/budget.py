@@ -60,8 +60,8 @@ UNTIMED = 50
 plan is made. The number is below `no_learning.LEAST_STEPS`, so that no warning is based on it."""
 
 STALL = 8.0
-"""Upper limit of the measured duration of a step, as a multiple of the average so far. A machine
-may become a few times slower, but a step that takes a hundred times as long is a passing
+"""Upper limit of the measured duration of a step, as a multiple of the average of earlier steps. A
+machine may become a few times slower, but a step that takes a hundred times as long is a passing
 disturbance."""
 
 PATIENCE = 2.0

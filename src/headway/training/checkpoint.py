@@ -198,7 +198,7 @@ class Checkpoints:
         _remove(aside)
 
     def _prune(self, newest: int, last: int) -> None:
-        """Remove all checkpoints except the best one and the most recent `keep` up to step
+        """Remove all checkpoints except the best one and the last `keep` that are not after step
         `newest`.
 
         Checkpoints after `newest` are damaged, because otherwise the run would have resumed from

@@ -105,8 +105,8 @@ class Plateau:
         )
 
     def record(self, step: int, nll: float) -> str:
-        """Record a training loss (without label smoothing). Return the warning once, when it is
-        clear that nothing is learned, and empty text otherwise."""
+        """Record a training loss (without label smoothing). Return the warning when it is first
+        clear that nothing is learned; empty text in all other calls."""
         if not self._checks:
             return ""
         self._points.append((step, nll))

@@ -459,7 +459,7 @@ def compare_candidates(
     final: Final | None,
     deadline: float | None,
 ) -> CandidateComparison | None:
-    """Evaluate the candidates and return the comparison with the best one. None: the deadline
+    """Evaluate the candidates. Return all scores with the best candidate, or None if the deadline
     passed."""
     scores: dict[str, dict[str, float]] = {}
     found = CandidateComparison(scores, "last step", None)
