@@ -25,7 +25,8 @@ class TokenLogprob:
 
 
 class OutputLogprobs:
-    """Tokens of one output, in order. Each token is returned once, after its text was sent."""
+    """Log-probabilities of the tokens of one output, in order. Each token is returned by only one
+    call, after its text was sent."""
 
     def __init__(
         self, worker: InferenceWorker, member: BatchMember, output_index: int, before: str | None

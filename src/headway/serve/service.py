@@ -148,7 +148,7 @@ class Service:
         """Total size in bytes of the bodies of all requests in progress."""
 
         self.n_thread_calls = 0
-        """Number of running calls of `run_in_thread`."""
+        """Number of calls to `run_in_thread` that have not returned."""
 
         self.templates: dict[str, ChatTemplate] = {}
         """Chat templates by model name. Each is loaded at the first chat with its model."""

@@ -497,7 +497,8 @@ class InferenceWorker:
             return found
 
     def _take_small(self, below: int) -> list[Ticket]:
-        """Remove cancelled tickets and those of rank 0 from the queue, as many as fit in one batch.
+        """Remove tickets from the queue and return them: all cancelled ones, and as many of rank 0
+        as fit in one batch.
 
         `below`: rank of the running batch. If it is 0, only cancelled tickets are removed.
         """
@@ -516,8 +517,8 @@ class InferenceWorker:
         return found
 
     def _take_large(self, below: int | None) -> list[Ticket]:
-        """Remove the oldest ticket above rank 0 from the queue, together with others that fit in
-        its batch.
+        """Remove the oldest ticket above rank 0 from the queue, with others that fit in its batch,
+        and return them.
 
         All of them have the same rank and options. `below`: upper limit (exclusive) of their rank;
         None: no limit.
