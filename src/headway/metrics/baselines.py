@@ -164,7 +164,7 @@ class NearestNeighbours:
 
     def _votes(self, near_AK: NDArray[np.float32], n: int, most: int) -> NDArray[np.int64]:
         """Return the class with the most votes for each example, by its `n` nearest neighbours. A
-        vote has the weight 1 + cosine. Ties go to the first class."""
+        vote has the weight 1 + cosine similarity. Ties go to the first class."""
         n = min(n, most)
         if n < 1:
             return np.zeros(len(near_AK), np.int64)

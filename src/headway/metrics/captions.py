@@ -100,8 +100,9 @@ def ciders(
 
 
 def _similarity(output: str, reference: str, rarity: DocumentFrequencies) -> float:
-    """Return the mean cosine of two tf-idf vectors over the orders of n-grams. In variant D, counts
-    above those of the reference are clipped, and a difference in length is penalized."""
+    """Return the cosine similarity of the tf-idf vectors of two captions, averaged over the orders
+    of n-grams. In variant D, counts above those of the reference are clipped, and a difference in
+    length is penalized."""
     total = 0.0
     for ours, theirs in zip(_grams(output), _grams(reference), strict=True):
         mine = {gram: n * rarity.weight(gram) for gram, n in ours.items()}

@@ -192,8 +192,8 @@ def reliability(
 
 
 def best_temperature(loss: Callable[[float], float], most: float = MAX_TEMPERATURE) -> float:
-    """Return the temperature with the lowest loss between 1 / `most` and `most`, or 1 if no
-    temperature is better.
+    """Return the temperature from 1 / `most` to `most` with the lowest loss, or 1 if no temperature
+    is better.
 
     The likelihood of labels has a single optimum, so golden-section search finds it.
     """

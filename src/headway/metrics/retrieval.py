@@ -19,8 +19,8 @@ COMPARED_AT_ONCE = 256
 """Number of examples whose similarities to all others are computed at a time, to limit memory."""
 
 NEAR = 1e-6
-"""Maximum difference at which cosines count as equal. Rounding depends on the batch, so a test for
-exact equality would depend on it, too."""
+"""Maximum difference at which cosine similarities count as equal. Rounding depends on the batch, so
+a test for exact equality would depend on it, too."""
 
 Float32Array = NDArray[np.float32]
 
@@ -38,15 +38,15 @@ class Retrieval:
 
 
 def cosine(x_ND: Float32Array) -> Float32Array:
-    """Normalize vectors to length one, so that their dot products are cosines."""
+    """Normalize vectors to length one, so that their dot products are cosine similarities."""
     lengths_N1 = np.linalg.norm(x_ND, axis=1, keepdims=True)
     return (x_ND / np.maximum(lengths_N1, 1e-12)).astype(np.float32)
 
 
 def retrieval(a_ND: Float32Array, b_ND: Float32Array, keys_N: NDArray[np.int64]) -> Retrieval:
-    """Return the retrieval scores of the vectors in `b`, ranked by cosine for each vector of `a`.
-    The correct partner has the same index. Vectors with equal keys are duplicates, and do not
-    compete with each other."""
+    """Return the retrieval scores if the vectors in `b` are ranked by cosine similarity to each
+    vector in `a`. The correct partner has the same index. Vectors with equal keys are duplicates,
+    and do not compete with each other."""
     a, b = torch.from_numpy(cosine(a_ND)), torch.from_numpy(cosine(b_ND))
     return _ranked(lambda rows: a[rows] @ b.T, keys_N)
 
@@ -65,8 +65,7 @@ def text_keys(texts: TokenStore) -> NDArray[np.int64]:
 
 
 def bag_retrieval(a: TokenStore, b: TokenStore, vocab_size: int) -> Retrieval:
-    """Return the scores of a baseline without a model: cosines of bags of tokens weighted by
-    tf-idf."""
+    """Return the scores of a baseline without a model: cosine similarities of tf-idf vectors."""
     n = len(b.offsets) - 1
     all_rows = torch.arange(n)
     flat = torch.ones(vocab_size)
