@@ -350,8 +350,8 @@ def _classify(
     modality: Modality, family: str, one: str,
     truth: Literal["", "shapes", "moving"] = "",
 ) -> Spec:  # fmt: skip
-    """Return the row of the task table for classification of one kind of media. `one`: its singular
-    noun."""
+    """Return the row of the task table for classification of one kind of media. `one`: singular
+    noun for an example, such as `image`."""
     return Spec(
         name="classify", modality=modality, objective="label.ClassifyTask", reads="media",
         needs=(MEDIA[modality], LABEL), answers="label", metrics=_CLASSES, families=(family,),
@@ -363,8 +363,8 @@ def _classify(
 
 
 def _embed(modality: Modality, family: str, one: str) -> Spec:
-    """Return the row of the task table for embeddings of one kind of media. `one`: its singular
-    noun."""
+    """Return the row of the task table for embeddings of one kind of media. `one`: singular noun
+    for an example, such as `image`."""
     return Spec(
         name="embed", modality=modality, objective="contrast.ContrastiveTask", reads="media",
         needs=(MEDIA[modality],), answers="vector", metrics=scored("accuracy", "mrr", "loss"),
