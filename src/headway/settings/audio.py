@@ -18,8 +18,8 @@ from headway.specs.values import check_least, check_values
 
 @dataclass(frozen=True, kw_only=True)
 class AudioSettings:
-    """Audio input: a log-mel spectrogram, then convolutions that turn its frames into positions,
-    the tokens of the model. Defaults: as in Whisper."""
+    """Audio input: a log-mel spectrogram, then convolutions that convert its frames to input
+    vectors, one per position. Defaults: as in Whisper."""
 
     rate: int = 16_000
     """Sampling rate in Hz. Audio at another rate is resampled."""
@@ -109,7 +109,7 @@ class AudioEncoderSettings(BodySettings):
     init: InitScheme = "bert"
 
     audio: AudioSettings = AudioSettings()
-    """How audio is turned into positions."""
+    """Conversion of audio to input vectors."""
 
     heads: tuple[Literal["classes", "ctc", "rebuild"], ...] = ("classes",)
     """Output heads: `classes` of a recording, symbols by CTC (`ctc`), and reconstruction of masked
@@ -138,7 +138,7 @@ class AudioSeq2SeqSettings(MediaSeq2SeqSettings):
 
     max_len: int = 448
     audio: AudioSettings = AudioSettings()
-    """How audio is turned into positions."""
+    """Conversion of audio to input vectors."""
 
     ctc: bool = False
     """Add a CTC head to the encoder. Its last symbol is the blank."""

@@ -23,16 +23,16 @@ QUANTITIES = ("amount", "epochs", "least_steps", "positions")
 top of `defaults.toml` explains them."""
 
 STEM = "image-stem"
-"""Name of the group of rows that is applied first, because the number of patches of an image
-depends on its values."""
+"""Name of the group of rows in `defaults.toml` that is applied first, because the number of patches
+of an image depends on the values of this group."""
 
 INPUT = "input"
-"""Name of the group of rows for the input format of images and audio, which is chosen before the
-data is prepared."""
+"""Name of the group of rows in `defaults.toml` for the input format of images and audio. It is
+applied before the data is prepared, because the data is stored in this format."""
 
 BEFORE_DATA = ("tokenizer", "preparation")
-"""Names of the groups of rows that are applied before the data is prepared. Values from the group
-`preparation` are not recorded in the run."""
+"""Names of the groups of rows in `defaults.toml` that are applied before the data is prepared.
+Values from the group `preparation` are not recorded in the run."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def choose(
 
 @dataclass(frozen=True)
 class _Words:
-    """Mapping of the names that reasons may contain in braces to their values: facts, the device
+    """Mapping from the names that reasons may contain in braces to their values: facts, the device
     and the amount of data."""
 
     facts: DefaultFacts
@@ -213,8 +213,8 @@ def _value(how: Any, facts: DefaultFacts, chosen: Mapping[str, Any]) -> Any:
 
 
 def _step(how: Mapping[str, Any], inner: Mapping[str, Any], fact: Any) -> Any:
-    """Return the first value of a step function whose limit holds for the fact (`up_to` or
-    `below`). If the fact exceeds all limits, return the value for larger facts."""
+    """Evaluate a step function at `fact`. The result is the value of the first step whose limit is
+    not exceeded (`up_to`: inclusive, `below`: exclusive), or the final value if there is none."""
     limit, rest = ("up_to", "above") if "up_to" in how else ("below", "from")
     found = (value for most, value in how[limit] if COMPARE[limit](fact, most))
     return next(found, inner[rest])

@@ -304,7 +304,8 @@ def _has(facts: CallFacts, name: str) -> bool | None:
 
 
 def tasks_that(uses: Callable[[Spec], bool]) -> str:
-    """Return the names of the tasks for which a condition holds, as the end of an error."""
+    """Return the names of the tasks whose row meets the condition `uses`, as the end of an
+    error."""
     names = []
     for name, spec in SPECS.items():
         kinds = [row.modality for row in spec.rows if uses(row)]

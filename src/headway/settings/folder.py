@@ -296,7 +296,7 @@ def _unfinished(folder: Path, settings: RunSettings) -> str:
     if found:
         text += f", and the newest checkpoint is at step {max(found):,} of {settings.train.steps:,}"
     text += f". To resume it: {start_command(settings, folder)}"
-    # A checkpoint that was saved when training was stopped serves only for resuming.
+    # A checkpoint that was saved when training was stopped can only be used to resume.
     if any('"passing": true' not in path.read_text(encoding="utf-8") for path in found.values()):
         text += (
             f". To use the model so far: headway average {folder} --last 1 --out {folder}-so-far"

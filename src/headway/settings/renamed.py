@@ -100,7 +100,7 @@ def _caller() -> int:
 
 
 def report(keys: Iterable[str], values: Mapping[str, Any], where: str) -> None:
-    """Warn in one line about each earlier name among the given keys and values.
+    """Warn about the earlier names among the given keys and values, all in one line.
 
     `keys`: settings as the user wrote them. `values`: values by current key. `where`: the file or
     argument that contains them, as the start of the line.

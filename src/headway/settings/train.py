@@ -15,7 +15,8 @@ FLOOR_SCHEDULES = ("cosine", "linear")
 
 
 COUNTS = ("steps", "batch_tokens", "micro_tokens", "bucket_steps", "eval_every", "save_every")
-"""Settings that the user may leave open. Runs trained by headway always have a value for them."""
+"""Settings that the user may leave unset. Training fills them in, so every run trained by headway
+has a value for them."""
 
 
 @dataclass(frozen=True, kw_only=True)

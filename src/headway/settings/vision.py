@@ -148,7 +148,7 @@ class ImageEncoderSettings(BodySettings):
     init: InitScheme = "bert"
 
     image: ImageSettings = ImageSettings()
-    """How images and videos are turned into tokens."""
+    """Conversion of images and videos to input vectors."""
 
     heads: tuple[Literal["classes", "distilled", "rebuild", "pooled"], ...] = ("classes",)
     """Output heads: `classes`, classes from the distillation token (`distilled`), reconstruction of
@@ -205,7 +205,7 @@ class ImageSeq2SeqSettings(MediaSeq2SeqSettings):
 
     max_len: int = 128
     image: ImageSettings = ImageSettings(class_token=False)
-    """How images and videos are turned into tokens."""
+    """Conversion of images and videos to input vectors."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

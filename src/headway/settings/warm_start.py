@@ -32,10 +32,11 @@ weights."""
 
 WITH_DECODER = {"encoder": "seq2seq", "image-encoder": "image-seq2seq",
                 "audio-encoder": "audio-seq2seq"}  # fmt: skip
-"""Encoder-decoder families by the encoder family to which a decoder is added."""
+"""Encoder-decoder families, keyed by the encoder family to which a decoder is added."""
 
 OF_DECODER = frozenset({"decoder", "vocab_size", "source_vocab_size", "scale_head"})
-"""Settings of an encoder-decoder that the encoder run it starts from does not determine."""
+"""Settings of an encoder-decoder that are not determined by the encoder run from which it
+starts."""
 
 WITHOUT_VECTORS: dict[str, Any] = {"embeddings": None, "tune_embeddings": True}
 """Default values of the word-vector settings. They replace those of the parent run, whose
