@@ -95,9 +95,9 @@ class Effect:
     def over(
         cls, values: Sequence[float], name: str, unit: str = "", *, exact: bool = False
     ) -> Effect:
-        """Return the effect with one value per seed.
+        """Return the effect estimated from `values`, one per seed.
 
-        With one seed the interval is unbounded, unless the number is `exact`. If a value is NaN or
+        With a single seed the interval is unbounded, unless `exact` is set. If a value is NaN or
         infinite, the effect is NaN.
         """
         known = [float(value) for value in values]
@@ -322,8 +322,9 @@ def capitalised(text: str) -> str:
 def power_of(effect: Effect) -> str:
     """Return a sentence about the smallest effect that these seeds could have detected."""
     return (
-        f"With {effect.seeds} seeds, an effect at a distance of {rounded(effect.detectable)}"
-        f"{spaced(effect.unit)} from the threshold is detected in {100 * POWER:.0f} % of cases."
+        f"With {effect.seeds} seeds, an effect must differ from the threshold by "
+        f"{rounded(effect.detectable)}{spaced(effect.unit)} to be detected in {100 * POWER:.0f} % "
+        "of cases."
     )
 
 

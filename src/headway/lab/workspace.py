@@ -83,7 +83,7 @@ class Workspace:
         """Train a run, resume it if it was stopped, or load it if it is finished.
 
         `name`: name of the run's folder in the folder of the seed. `settings`: override
-        `QUICK_SETTINGS`. `start`: run whose weights are used; settings that it passes on with its
+        `QUICK_SETTINGS`. `start`: run whose weights are used; settings that are inherited with the
         weights are then ignored.
         """
         out = self.folder / "runs" / name
