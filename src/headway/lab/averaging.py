@@ -1,8 +1,8 @@
 """E8: why are the last checkpoints averaged?
 
-As long as the learning rate is above zero, the weights do not converge. They jitter around the
-bottom of a wide basin, and their mean is closer to the bottom than each of them. If this is the
-reason, averaging gains little with a learning rate that decays to zero.
+While the learning rate is above zero, the weights do not converge. They jitter around the bottom of
+a wide basin, and their mean is closer to the bottom than each of them. If this is the reason,
+averaging gains little with a learning rate that decays to zero.
 """
 
 from __future__ import annotations

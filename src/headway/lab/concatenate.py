@@ -49,8 +49,7 @@ class FixedPositions(nn.Module):
 
 
 class ConcatenatedPositions(FixedPositions):
-    """Positional encoding in the last dimensions of a vector, from which the word embedding is
-    removed."""
+    """Positional encoding that replaces the last dimensions of the word embedding."""
 
     def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
         code_NC = self.code(x_ND, layout)
@@ -58,8 +57,7 @@ class ConcatenatedPositions(FixedPositions):
 
 
 class RotatedPositions(FixedPositions):
-    """Positional encoding in random orthogonal directions, from which the word embedding is
-    removed.
+    """Positional encoding that replaces the word embedding in some random orthogonal directions.
 
     Word and position can be separated exactly.
     """
