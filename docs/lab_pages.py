@@ -42,8 +42,8 @@ ROWS = 1
 """Number of further effects in the table of a page. All of them are on `lab.html`."""
 
 INTRO = """
-Each question below has a small experiment that you can run on your own machine. Most experiments
-train small models. Each one ends with an answer, figures and control measurements.
+Each question below comes with a small experiment that you can run on your machine. Most experiments
+train small models. Each experiment ends with an answer, figures and control measurements.
 
 ![Terminal: headway lab shift prints the question, the verdict, the answer and the measured
 numbers](../images/lab-command.png)
@@ -69,7 +69,7 @@ print(result.verdict, result.answer, result.measured)
 ```
 
 The output folder (`lab/residuals`, or the folder given with `--out`) contains `verdict.json`,
-`numbers.json` and `lab.html`. This page shows all figures and works offline. To resume a stopped
+`numbers.json` and `lab.html`. `lab.html` shows all figures and works offline. To resume a stopped
 run, or to add seeds (`--seeds 9`), repeat the command.
 
 ## How a verdict is reached
@@ -83,19 +83,20 @@ Each page states the claim that was tested. The verdict on this claim is one of 
 - **cannot tell**: the task is too easy or too hard to show a difference.
 
 With five seeds, the default, an effect of 1.7 standard deviations is detected in 80 % of cases.
-With three seeds, the effect must be 3.3 standard deviations. Quick runs only show how small
+With three seeds, the effect must be 3.3 standard deviations. Quick runs show only how small
 models behave on little data.
 
 ## Method and its history
 
-Thresholds come from the literature or from expectations that were stated beforehand. Where
-neither gave a number, we chose one. Designs were tested on seeds 1 to 3, and some thresholds were
-changed after these results were known. Then everything was fixed and run on seeds that had not
-been used for any design. With the earlier thresholds, only the verdict of `optimal` would differ.
+Thresholds come from the literature or from expectations that were stated beforehand. Where neither
+gave a number, we chose the threshold. Designs were tested on seeds 1 to 3, and some thresholds were
+changed after these results were known. Then all designs and thresholds were fixed, and the
+experiments were run on unused seeds. With the earlier thresholds, only the verdict of `optimal`
+would differ.
 
 `roles`, `frequencies`, `maps`, `shift`, `optimal` and `overfitting` were redesigned later and run
-on new seeds. `roles`, `frequencies` and `maps` have not been run in full since their redesign.
-Among sixteen 95 % intervals, one may well miss the true value.
+on new seeds. `roles`, `frequencies` and `maps` have had no full run since. Among sixteen 95 %
+intervals, one may well miss the true value.
 """
 
 
@@ -213,8 +214,8 @@ def page(entry: ExperimentEntry) -> str:
     flag = " --full" if kept["size"] == "full" else ""
     flag += f" --seeds {kept['seeds']} --first-seed {kept['first_seed']}"
     lines += ["\n## Run it yourself\n", "```sh", f"headway lab {entry.name}{flag}", "```\n",
-              f"Measured in {kept['cpu_minutes']:.1f} CPU minutes on {kept['machine']}, "
-              f"{kept['date']}."]  # fmt: skip
+              f"This run took {kept['cpu_minutes']:.1f} CPU minutes ({kept['machine']}; "
+              f"{kept['date']})."]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
@@ -222,7 +223,7 @@ def alt(figure: Figure) -> str:
     """What the image shows: its title and the names of its lines."""
     if isinstance(figure, LineChart):
         return f"{figure.title}: {'; '.join(name for name, _ in figure.series[:3])}"
-    return f"{figure.title}, as bars"
+    return f"Bar chart: {figure.title}"
 
 
 def numbers(verdict: Verdict) -> list[list[str]]:

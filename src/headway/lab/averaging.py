@@ -158,7 +158,8 @@ class AveragingExperiment(Experiment):
             undecided="These runs do not show whether averaging gains more with a constant "
             "learning rate than with one that decays to zero.",
             changes="The gain may differ for checkpoints so far apart that the loss still falls "
-            "between them, and for smaller steps or larger batches, which reduce the jitter.",
+            "between them, and for lower learning rates or larger batches, which reduce the "
+            "jitter.",
         )
         return decide(word, effect, answers, controls, more)
 

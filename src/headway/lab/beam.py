@@ -169,8 +169,8 @@ class BeamExperiment(Experiment):
             ),
             Control(
                 name="the exact search finishes", passed=solved >= 0.9,
-                said="the exact search proved that its output is the most probable one for at "
-                    f"least {100 * solved:.0f} % of the sentences.",
+                said="in the worst seed, the exact search proved its output the most probable "
+                    f"for {100 * solved:.0f} % of the sentences.",
             ),
         ]  # fmt: skip
         more = [
@@ -195,7 +195,7 @@ class BeamExperiment(Experiment):
         ]  # fmt: skip
         word = all_of(effect.below(MIN_DIFFERENCE), hopeless.above(80.0))
         answers = OutcomeSentences(
-            supported="Nothing that matters: beam search misses the most probable output of some "
+            supported="Nothing that matters: beam search misses the most probable output for some "
             "sentences, but these outputs would not be better translations.",
             refuted="It loses quality: an exact search gives better translations."
             if effect.below(MIN_DIFFERENCE) == "refuted"
@@ -463,8 +463,8 @@ def model_device(model: torch.nn.Module) -> torch.device:
 
 
 def count_pruned(trees: Sequence[BeamTree], exact: Sequence[ExactResult]) -> dict[str, Any]:
-    """Return fractions of kept hypotheses, and of pruned hypotheses that could or could not have
-    led to the best output."""
+    """Return the fraction of hypotheses that were kept, and the fractions of pruned hypotheses that
+    could not have won (`hopeless`) or that began the best output (`fatal`)."""
     kept = cut = hopeless = fatal = 0
     ranks = []
     for tree, best in zip(trees, exact, strict=True):
@@ -491,8 +491,8 @@ def pruned_at_threshold(trees: Sequence[BeamTree], threshold: float) -> dict[str
     """Simulate pruning of hypotheses that are further than a threshold from the best one of their
     step.
 
-    Returns the fraction of hypotheses that this would drop (`spared`), and the fraction of best
-    outputs that it would lose (`lost`).
+    Returns the fraction of continued hypotheses that this would drop (`spared`), and the fraction
+    of best outputs that it would lose (`lost`).
     """
     n = spared = lost = 0
     for tree in trees:

@@ -182,8 +182,8 @@ class ConcatenateExperiment(Experiment):
             supported="It makes almost no difference: a model learns as well with added positions "
             "as with concatenated ones.",
             refuted=f"It makes a difference: {better} is better.",
-            undecided="These runs do not show which is better: a small difference is neither found "
-            "nor ruled out.",
+            undecided="These runs do not show which is better: a small difference was neither "
+            "found nor ruled out.",
             numbers=f"With concatenation followed by a trained projection, the loss is {way} per "
             "token than with addition.",
             changes="The answer may differ for longer sentences, whose positions need more "

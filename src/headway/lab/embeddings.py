@@ -66,15 +66,15 @@ class EmbeddingsExperiment(Experiment):
         "pairs."
     )
     method = (
-        "Word vectors are computed from the sentences of both languages, without the information "
-        "which sentences are translations of each other. Counts of neighbouring words are "
+        "Word vectors are computed from the sentences of both languages, without using the "
+        "sentence alignment. Counts of neighbouring words are "
         "converted to positive pointwise mutual information, and a truncated singular value "
         "decomposition gives the vectors (similar to word2vec). Translators start from these "
         "vectors or from random vectors and are trained on 1,000 or more pairs. All of them take "
         "the same number of steps, and their lowest validation losses are compared.",
         "The source embeddings, the target embeddings and the output layer share one matrix, so "
-        "freezing the vectors also freezes the output layer. The translators learn German to "
-        "English with whole words as tokens. Full runs use more steps and pairs.",
+        "freezing the vectors also freezes the output layer. The translators translate German to "
+        "English, with whole words as tokens. Full runs use more steps and pairs.",
     )
     control = (
         "The same vectors assigned to the wrong words must not help. Vectors from a translator "
@@ -82,7 +82,7 @@ class EmbeddingsExperiment(Experiment):
     )
     literature = (
         Citation("Qi et al. 2018", "Pretrained vectors improve translation by up to 20 BLEU with "
-                 "little data, but hardly with much data."),
+                 "little data, but hardly improve it with much data."),
         Citation("Levy, Goldberg 2014", "Skip-gram word vectors implicitly factorise a matrix of "
                  "shifted pointwise mutual information, so count-based vectors work as well.",
                  "context"),
@@ -170,7 +170,7 @@ class EmbeddingsExperiment(Experiment):
                         "nats per token"),
         ]  # fmt: skip
         much = mean_of(gain[all_])
-        fades = "fades" if much < mean_of(gain[few]) / 2 else "does not fade"
+        fades = "shrinks" if much < mean_of(gain[few]) / 2 else "does not shrink"
         answers = OutcomeSentences(
             supported="Yes: with few training pairs, a translator that starts from pretrained "
             f"word vectors learns more, and the gain {fades} with more pairs.",
@@ -179,8 +179,8 @@ class EmbeddingsExperiment(Experiment):
             undecided="These runs do not show whether pretrained word vectors improve a translator "
             "with few training pairs.",
             numbers=f"With {int(all_):,} pairs the gain is {much:.3f} nats per token.",
-            changes="The gain may differ for vectors from far more text than a few thousand "
-            "sentences, and for whole pretrained layers instead of word vectors alone.",
+            changes="The gain may differ for vectors computed from far more text than a few "
+            "thousand sentences, and for whole pretrained layers instead of word vectors alone.",
         )
         return decide(effect.above(LEAST), effect, answers, controls, more)
 

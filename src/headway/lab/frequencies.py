@@ -103,9 +103,10 @@ class FrequenciesExperiment(Experiment):
     )
     method = (
         "Small translators learn to reverse sequences of 3 to 16 words (up to 40 in full runs), "
-        "a task that needs exact positions. Their frequencies are geometric as in the paper, "
-        "random with the same spread (log-uniform), or linearly spaced. The losses are compared "
-        "after the same number of steps, before any model has learned the task completely.",
+        "a task that needs exact positions. The frequencies of their encodings are geometric as in "
+        "the paper, random with the same spread (log-uniform), or linearly spaced. The losses are "
+        "compared after the same number of steps, before any model has learned the task "
+        "completely.",
         "The experiment also computes the distances between the encodings of positions: nearby "
         "positions should have similar encodings.",
     )
@@ -116,8 +117,8 @@ class FrequenciesExperiment(Experiment):
     literature = (
         Citation("Tancik et al. 2020", "For networks whose inputs are coordinates, the spread of "
                  "the frequencies matters, not their exact distribution.", part="random"),
-        Citation("Vaswani et al. 2017", "Learned positions were as good as sinusoids with "
-                 "geometric wavelengths (25.7 against 25.8 BLEU).", "context"),
+        Citation("Vaswani et al. 2017", "Learned positional embeddings were as good as sinusoids "
+                 "with geometric wavelengths (25.7 against 25.8 BLEU).", "context"),
     )  # fmt: skip
     pieces = (4, 9)
 
@@ -185,7 +186,7 @@ class FrequenciesExperiment(Experiment):
             "as well, and linearly spaced ones, which repeat, work worse.",
             refuted=refuted,
             changes="The answer may differ for longer sequences, where linearly spaced "
-            "frequencies repeat, for learned positions, and for positions that are applied "
+            "frequencies repeat, for learned positional embeddings, and for encodings applied "
             "inside attention.",
         )
         return decide(word, effect, answers, [control],

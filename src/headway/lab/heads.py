@@ -59,11 +59,11 @@ class HeadsExperiment(Experiment):
         "on its heads."
     )
     method = (
-        "A small translator with 4 heads per attention layer learns an artificial language. The "
-        "importance of a head is the gradient of the loss with respect to a gate on the output "
-        "of the head (Michel et al. 2019). Then the gates are closed one after another, starting "
-        "with the least important head. The removed heads count as unnecessary as long as the "
-        f"loss on unseen sentences has risen by less than {FREE} nats per token.",
+        "A small translator with 4 heads per attention layer learns to translate an artificial "
+        "language. The importance of a head is the absolute gradient of the loss with respect to a "
+        "gate on the output of the head (Michel et al. 2019). Then the gates are closed one after "
+        "another, starting with the least important head. Removed heads count as unnecessary while "
+        f"the loss on unseen sentences rises by less than {FREE} nats per token.",
         "The German-English translator shipped with headway is tested in the same way.",
     )
     control = (
@@ -192,7 +192,7 @@ class HeadsExperiment(Experiment):
             if effect.above(30.0) == "refuted"
             else "Cross-attention is not the part that depends most on its heads.",
             undecided="Some heads can be removed with almost no increase in loss, but their "
-            "number differs too much between training runs.",
+            "number varies too much between runs for a verdict.",
             numbers=f"Removing all heads of {KINDS[first]} increases the loss most, to "
             f"{whole[first]:.1f} nats per token.",
             changes="The share may differ for larger models and for real text. Further training "

@@ -87,13 +87,13 @@ class MapsExperiment(Experiment):
         "A small translator is trained on an artificial language. Its translation rules reorder, "
         "merge and split words, so the source of every target word is known. For each target "
         "word of unseen sentences, a map assigns a weight to every source word. Precision is the "
-        "share of target words for which the source word with the largest weight is correct.",
+        "proportion of target words for which the source word with the largest weight is correct.",
         "The best single head is selected on half of the sentences and evaluated on the other "
         "half.",
     )
     control = (
-        "Random maps, shuffled maps and a head selected in an untrained model must have the "
-        "precision of chance. The head selected in the trained model must be far above chance."
+        "Random maps, shuffled maps and a head selected in an untrained model must be no "
+        "more precise than chance. The head selected in the trained model must be far above chance."
     )
     literature = (
         Citation("Kobayashi et al. 2020", "Norms of the weighted vectors align words better than "

@@ -127,10 +127,11 @@ class OptimalExperiment(Experiment):
         "trained on Shakespeare as character-level language models. They are Transformers with "
         "four heads, one head or fixed attention, an LSTM, gated convolutions, and SHA-RNNs "
         "(LSTMs with a feed-forward network, Merity 2019) without attention, with one head or "
-        "with a head in every layer. All losses are compared at the time at which the fastest "
-        "architecture finishes training.",
-        f"Four of them also learn texts in which {ECHO} random characters appear {TIMES} times "
-        f"in a row. To predict the repetitions, a model must copy from {ECHO} characters back.",
+        "with a head in every layer. All losses are compared when the fastest architecture "
+        "finishes training.",
+        f"Four of the architectures are also trained on texts in which {ECHO} random characters "
+        f"appear {TIMES} times in a row. To predict the repetitions, a model must copy the "
+        f"character {ECHO} positions back.",
     )
     control = (
         "Every architecture must learn more than character frequencies, all must have nearly the "
@@ -235,7 +236,7 @@ class OptimalExperiment(Experiment):
                          "smallest."),
             Control(name="copying can be learned", passed=copied < 0.5 * math.log(len(LETTERS)),
                     said=f"the lowest copying loss is at most {rounded(copied)} nats per "
-                         f"character; guessing has {math.log(len(LETTERS)):.2f}."),
+                         f"character; guessing gives {math.log(len(LETTERS)):.2f}."),
         ]  # fmt: skip
         more = [
             needed, added,

@@ -55,8 +55,8 @@ class OrderExperiment(Experiment):
         "predict which of two words comes first and whether a word is present, which does not "
         "depend on word order. Encoder-decoders reverse and sort words. A decoder predicts the "
         "next character of Shakespeare. The gain from positions is the loss without positions "
-        "minus the loss with positions. What the decoder learns is measured by how far its loss "
-        "falls below that of character frequencies.",
+        "minus the loss with positions. The decoder's learning is measured as the difference "
+        "between its loss and that of character frequencies.",
     )
     control = (
         "Without positions, the encoder must predict equally well whether a word is present. "
@@ -124,7 +124,7 @@ class OrderExperiment(Experiment):
         ]
         encoder = worth("first")
         decoder = Effect.over(
-            shares, "share of what a decoder learns that is lost without positions"
+            shares, "fraction of the decoder's learning that is lost without positions"
         )
         there = [one["without"]["there"] - one["with"]["there"] for one in found]
         first = per_seed(found, "with", "first")
@@ -137,7 +137,7 @@ class OrderExperiment(Experiment):
             Control(
                 name="the order is known with positions", passed=max(first) < 0.35,
                 said="with positions, the loss for predicting which word comes first is at most "
-                f"{max(first):.2f} nats; guessing has 0.69 nats.",
+                f"{max(first):.2f} nats; guessing gives 0.69 nats.",
             ),
         ]  # fmt: skip
         parts: dict[str, VerdictLabel] = {
@@ -157,8 +157,8 @@ class OrderExperiment(Experiment):
             if effect is decoder
             else "These runs do not show whether an encoder loses all information about word "
             "order.",
-            changes="The answer may differ with more layers and steps, with which a decoder "
-            "learns positions by itself, and for data in which the words reveal their order.",
+            changes="The answer may differ with more layers and steps, which let a decoder "
+            "learn positions by itself, and for data in which the words reveal their order.",
         )
         more = [decoder if effect is encoder else encoder]
         more += [worth(task) for task in ("reverse", "sort", "letters", "there")]

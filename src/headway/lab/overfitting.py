@@ -52,8 +52,8 @@ class OverfittingExperiment(Experiment):
         "twenty checkpoints the loss is measured on the training text and on unseen text. The "
         "turning point is the checkpoint with the lowest loss on unseen text. The cost of "
         "training past this point is the rise of that loss until the end of training.",
-        "The large model is also trained on little text with dropout, with label smoothing, or "
-        "starting from weights that were pretrained on other text.",
+        "On the shortest part, the large model is also trained with dropout, with label smoothing, "
+        "or from weights pretrained on other text.",
     )
     control = (
         "After the turning point the training loss must continue to fall; otherwise the model "
@@ -169,7 +169,7 @@ class OverfittingExperiment(Experiment):
             numbers=f"With {amounts[0] * SIZE:,} characters the validation loss is lowest {when} "
             f"step {sum(turns) / len(turns):.0f} (measured every {every:.0f} steps). Reduction "
             f"of the lowest validation loss, in nats per character: {said}.",
-            changes="The answer may differ with fewer steps, which end before the turning point, "
+            changes="The answer may differ if training ends before the turning point, "
             "and for a far larger model trained far longer, whose validation loss may fall "
             "again.",
         )

@@ -47,8 +47,8 @@ class ParallelismExperiment(Experiment):
         "Four architectures with about the same number of parameters are timed on training steps "
         "of 2,048 tokens (16,384 in full runs). Some steps have many short sequences, others "
         "fewer and longer sequences of up to 1,024 tokens (8,192 in full runs). The "
-        "architectures take turns, and the median of several rounds is reported. The time is the "
-        "CPU time of one core on a CPU, and wall-clock time on a GPU.",
+        "architectures take turns, and the median of several rounds is reported. On a CPU, the "
+        "CPU time of one core is measured; on a GPU, wall-clock time.",
     )
     control = (
         "The same Transformer is timed twice, as if it were two models; the two times must be "
@@ -56,7 +56,7 @@ class ParallelismExperiment(Experiment):
     )
     literature = (
         Citation("Vaswani et al. 2017", "Attention needs a constant number of sequential steps, "
-                 "a recurrent network one step per token.", "context"),
+                 "a recurrent network needs one step per token.", "context"),
         Citation("Gu, Dao 2023", "Recurrent networks that can be computed in parallel train as "
                  "fast as attention, and faster on long sequences.", "differs"),
     )  # fmt: skip
@@ -109,8 +109,8 @@ class ParallelismExperiment(Experiment):
         answers = OutcomeSentences(
             supported=f"On {where} it trains faster than an LSTM on long sequences, and its lead "
             "grows with their length.",
-            refuted=f"On {where} it is not faster: on long sequences it trains more slowly than an "
-            "LSTM of the same size."
+            refuted=f"On {where} a Transformer is not faster: on long sequences it trains more "
+            "slowly than an LSTM of the same size."
             if lead.above(1.0) == "refuted"
             else f"On {where} its lead over an LSTM does not grow with the length of sequences.",
             undecided=f"On {where} the measured times vary too much for an answer.",

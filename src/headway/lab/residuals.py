@@ -95,22 +95,22 @@ class ResidualsExperiment(Experiment):
     )
     method = (
         "Small character-level language models with 1, 3 and 6 layers (up to 12 in full runs) "
-        "are trained on Shakespeare. Their residual connections are unchanged, halved or "
-        "removed; everything else is equal.",
+        "are trained on Shakespeare. Their residual connections are unchanged, multiplied by "
+        "0.5 or removed; everything else is equal.",
         "In an untrained model with twelve layers, the difference between the token vectors is "
         "measured after each layer: their distance from their mean, relative to their norm. In "
         "the trained model, each layer is skipped in turn.",
     )
     control = (
         "A model with one layer must learn without residual connections, and models of every "
-        "depth must learn with them; otherwise the models would have another fault."
+        "depth must learn with them; otherwise a different fault would explain the loss."
     )
     literature = (
         Citation("Dong, Cordonnier, Loukas 2021", "With attention alone, all tokens converge to "
                  "the same vector, doubly exponentially with depth; residual connections prevent "
                  "this."),
         Citation("Veit, Wilber, Belongie 2016", "Single layers of a residual network can be "
-                 "skipped, because it acts as an ensemble of shallow networks."),
+                 "skipped: the network acts as an ensemble of shallow networks."),
     )  # fmt: skip
     pieces = (10, 17)
 
@@ -183,7 +183,7 @@ class ResidualsExperiment(Experiment):
                         "nats per character"),
         ]  # fmt: skip
         answers = OutcomeSentences(
-            supported="They keep token vectors different: without residual connections, all "
+            supported="They keep token vectors distinct: without residual connections, all "
             "tokens have nearly the same vector after a few layers, and a deep model learns much "
             "less.",
             refuted="Here they are not needed: a deep model learns almost as well without them."

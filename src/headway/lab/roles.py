@@ -181,7 +181,7 @@ class RolesExperiment(Experiment):
     )
     control = (
         "The standard translator must predict 95 % of the words correctly. For sources of three "
-        "words, the mean of the source must help; otherwise the model without queries would have "
+        "words, the model without queries must be far above chance; otherwise it would have "
         "another fault."
     )
     literature = (
@@ -257,7 +257,7 @@ class RolesExperiment(Experiment):
                 name="the mean helps with three words",
                 passed=100 * min(short) > CHANCE + FAR,
                 said="for sources of three words, the model without queries predicts at least "
-                f"{100 * min(short):.0f} % of the words correctly; guessing has {CHANCE:.1f} %.",
+                f"{100 * min(short):.0f} % of the words correctly; chance is {CHANCE:.1f} %.",
             ),
         ]  # fmt: skip
         named = {
@@ -288,10 +288,10 @@ class RolesExperiment(Experiment):
             "information is in the source, so keys and values come from the encoder.",
             refuted=refuted,
             numbers=f"With values from the decoder, {right:.0f} % of the words are correct; "
-            f"guessing has {CHANCE:.1f} %.",
+            f"chance is {CHANCE:.1f} %.",
             changes="The answer may differ for short sources, which fit into one vector, and for "
             "a decoder that reads the source itself. Attention weights also carry information "
-            "about the source, because its keys determine them.",
+            "about the source, because they depend on its keys.",
         )
         word = all_of(*parts.values())
         if parts["values"] == word != parts["queries"]:  # this part decides

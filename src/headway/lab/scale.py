@@ -52,7 +52,7 @@ class ScaleExperiment(Experiment):
     )
     method = (
         f"First, attention is computed between random queries and {KEYS} random keys, with "
-        "widths from 4 to 1,024. The experiment measures the entropy of attention as a share of "
+        "widths from 4 to 1,024. The experiment measures the entropy of attention as a fraction of "
         "its maximum, and the norm of the gradient of the attention weights.",
         "Then small translators with one head of width 8 or 128 (8 to 512 in full runs) learn to "
         "reverse words. Their scores are divided by √d, not divided or, in full runs only, "
@@ -117,7 +117,7 @@ class ScaleExperiment(Experiment):
             Control(
                 name="a narrow head learns both ways", passed=learned < 1.5,
                 said=f"with a head of width {narrow}, the loss is at most {learned:.2f} nats "
-                "with and without the division; guessing has more than 2 nats.",
+                "with and without the division; guessing gives more than 2 nats.",
             ),
         ]  # fmt: skip
         last = str(FRESH[-1])
@@ -141,8 +141,8 @@ class ScaleExperiment(Experiment):
             "single key, and wide heads learn worse.",
             refuted="Without the division, attention selects a single key before training, but a "
             "trained wide head is not worse.",
-            undecided="Without the division, attention selects a single key before training; "
-            "these runs do not show whether a trained wide head is worse.",
+            undecided="Without the division, attention selects a single key even before "
+            "training; these runs do not show whether a trained wide head is worse.",
             numbers=f"With random queries and keys of width {last}, attention without the "
             f"division has {left:.0f} % of its maximum entropy.",
             changes="The answer may differ with smaller initial query and key weights, which "

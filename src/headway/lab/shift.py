@@ -56,12 +56,12 @@ class ShiftExperiment(Experiment):
         f"and once as rotations of pairs, and tested on the next {UNSEEN} positions.",
     )
     control = (
-        "For a table of random numbers, no such matrix may exist; otherwise the existence of the "
-        "matrix would prove nothing."
+        "For a table of random numbers, such a matrix must not exist; otherwise its existence "
+        "would prove nothing."
     )
     literature = (
         Citation("Vaswani et al. 2017", "A shift is a linear function of the encoding, which "
-                 "should make it easy to attend by relative positions."),
+                 "should make attention by relative position easy to learn."),
         Citation("Kazemnejad et al. 2023", "Models with sinusoidal encodings extrapolate poorly "
                  "to longer sequences, so the existence of a linear map is not enough.", "context"),
     )  # fmt: skip
@@ -106,7 +106,7 @@ class ShiftExperiment(Experiment):
             refuted="No: rotating each pair of dimensions does not give the shifted encoding.",
             numbers=f"A matrix fitted by least squares on {SEEN} positions differs: its error on "
             f"the next {UNSEEN} positions is {off:.0f} %.",
-            changes="Nothing would: the answer follows from the addition theorem of sine and "
+            changes="Nothing: the answer follows from the addition theorem of sine and "
             "cosine. The error of the fitted matrix depends on the number of positions used for "
             "the fit.",
         )
