@@ -1,8 +1,9 @@
 """Connectionist temporal classification (CTC): texts from frames, most of which are blank.
 
 Each frame emits one symbol or the blank. Consecutive frames with the same symbol count as one
-symbol (Graves et al. 2006). Frames are the rows of a flat batch; a `Layout` tells which are of one
-recording. All sums are in fp32 or wider, because log-sum-exp loses too much precision in 16 bits.
+symbol (Graves et al. 2006). Frames are the rows of a flat batch; a `Layout` tells which of them
+belong to each recording. All sums are in fp32 or wider, because log-sum-exp loses too much
+precision in 16 bits.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Layout:
     """Upper bound of the sequence lengths. It is exact unless the layout has fixed shapes."""
 
     reach: int
-    """Upper bound of the positions; every position is smaller."""
+    """Exclusive upper bound of the positions: every position is smaller."""
 
     bounds: Tensor | None = None
     """Start of each sequence, followed by the total number of tokens. None if the sequences are not

@@ -33,8 +33,8 @@ CELLS: dict[str, tuple[type[nn.LSTM] | type[nn.GRU], int]] = {
 gate."""
 
 LATEST = 32
-"""Number of last tokens of a prompt whose states are kept, which is the maximum number of tokens
-that can be undone."""
+"""Number of tokens at the end of a prompt whose states are kept. At most this many tokens can be
+undone."""
 
 STATE = "state"
 

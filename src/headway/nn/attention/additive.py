@@ -90,7 +90,7 @@ def _keys(keys: Layout) -> tuple[Tensor, Tensor, Tensor]:
 
 def _queries(queries: Layout) -> tuple[Tensor, Tensor]:
     """Return the padded layout of the queries: the index of each query in the flat batch (B T), and
-    the index of each query's place in that layout."""
+    the place in that layout of each query of the flat batch."""
     step_T = torch.arange(queries.longest, device=queries.starts_B.device)
     row_BT = queries.starts_B.long()[:, None] + step_T
     number_N = queries.numbers_N()
