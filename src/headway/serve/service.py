@@ -206,8 +206,8 @@ class Service:
             template.close()
 
     def join(self, seconds: float) -> bool:
-        """Return whether all computation ends within this number of seconds. Call it after
-        `stop`."""
+        """Wait at most this number of seconds for all computation to end, and return whether it has
+        ended. Call it after `stop`."""
         until = time.monotonic() + seconds
         ended = [one.join(max(0.0, until - time.monotonic())) for one in self.workers.values()]
         return all(ended) and not self.looks.waiting and not self._reads

@@ -338,7 +338,8 @@ class InferenceWorker:
             self._condition.notify()
 
     def join(self, seconds: float) -> bool:
-        """Return whether the thread ends within this number of seconds. Call it after `stop`."""
+        """Wait at most this number of seconds for the thread to end, and return whether it has
+        ended. Call it after `stop`."""
         if self._thread.is_alive():
             self._thread.join(seconds)
         return not self._thread.is_alive()
