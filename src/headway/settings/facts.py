@@ -45,7 +45,7 @@ class MediaFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class ParentRun:
-    """Run that provides the initial weights of a new run, or its teacher."""
+    """Parent of a new run: the run that provides its initial weights, or its teacher."""
 
     name: str
     task: str

@@ -125,10 +125,10 @@ def in_file(
 ) -> Locate:  # fmt: skip
     """Return a function from a key to the place where its value was set, for error messages.
 
-    `words`: arguments by the keys that they set; their values are not in the file. `options`: those
-    of these keys that were set by an option, which must be named because it is not spelled like the
-    key. `whole`: the file is valid by itself, so an error inside one of its sections is attributed
-    to the arguments alone.
+    `words`: arguments by the keys that they set; their values are not in the file. `options`: keys
+    of `words` that were set by a command-line option. Errors name the option, because it is not
+    spelled like the key. `whole`: the file is valid by itself, so an error inside one of its
+    sections is attributed to the arguments alone.
     """
 
     def locate(key: str) -> Place:
