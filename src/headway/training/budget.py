@@ -37,7 +37,7 @@ END_SHARE = 0.06
 decoding."""
 
 FEW = 8
-"""Minimum number of validation examples of an evaluation. If there is no time for as many, the
+"""Minimum number of validation examples of an evaluation. If there is no time for that many, the
 evaluation is skipped."""
 
 SEARCHED, READ = 4.0, 1.25

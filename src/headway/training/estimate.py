@@ -118,8 +118,8 @@ def with_steps(settings: Resolved, first: Decision) -> Resolved:
 
 
 FEW_STEPS = 300
-"""Number of steps below which runs hardly learn anything. If a budget is too short for as many, the
-batch is made smaller, then the model, unless the user set their sizes."""
+"""Number of steps below which runs hardly learn anything. If a budget is too short for that many,
+the batch is made smaller, then the model, unless the user set their sizes."""
 
 SMALL_BATCH = 512
 """Number of target tokens per step below which the overhead of a step dominates its duration."""
