@@ -31,9 +31,9 @@ Public names of the package with their arguments; [Python](../start/python.md) i
 In examples, `run` is `headway.load("tatoeba-de-en")`.
 
 """
-INSIDE_INTRO = """[Look inside from Python](../look/python.md) shows these functions in use. They
-take a `run` that `headway.inside.load` has opened, as `ask` the
-[options](#headwayinsidegenerationoptions) of the generated text, and as `change` an
+INSIDE_INTRO = """[Look inside from Python](../look/python.md) shows these functions in use. `run`
+is opened by `headway.inside.load`, `ask` holds
+[generation options](#headwayinsidegenerationoptions), and `change` is an
 [intervention](#headwayinsideintervention).
 
 """
@@ -44,7 +44,7 @@ NN_INTRO = """Layers are torch modules, built from numbers and other layers, wit
 [Architecture](../built/architecture.md) explains flat batches and names of axes.
 
 """
-HELPERS_INTRO = """These methods serve programs that batch inputs themselves, such as `headway
+HELPERS_INTRO = """These methods are for programs that batch inputs themselves, such as `headway
 serve`:
 
 """

@@ -64,8 +64,8 @@ Inputs, targets, outputs and scores of each task. Columns are found by these nam
 
 """
 MODELS_INTRO = """
-`model.preset=NAME` is one of these shapes; `headway presets` counts their parameters and
-`headway info NAME` shows one. In Python: `headway.settings.presets.preset("gpt2")`.
+`model.preset=NAME` selects one of these configurations. `headway presets` lists them with
+parameter counts. In Python: `headway.settings.presets.preset("gpt2")`.
 
 """
 RECIPES_INTRO = """## Recipes
@@ -91,7 +91,7 @@ DEFAULTS_INTRO = """
 `lr = 0.004  # chosen: … [classify-text.training]`.
 
 A row applies if its conditions and those of its group hold; a later row replaces the values of an
-earlier one. Conditions and reasons name [facts](#facts) of the data, the device and the run. Media
+earlier one. Conditions and reasons use [facts](#facts) of the data, the device and the run. Media
 are images, videos and audio. A row without a condition always applies; one without a reason depends
 on the amount of data and the device. Memory and other settings determine `train.micro_tokens`,
 `train.steps`, `train.eval_every` and `train.save_every`.
@@ -104,7 +104,7 @@ Values that conditions and settings refer to.
 """
 MODEL_INTRO = """## `[model]`
 
-Settings of all families, with the defaults of `seq2seq`, the base model of 2017.
+Settings of all model families, with the defaults of `seq2seq`, the base Transformer of 2017.
 
 """
 
@@ -234,7 +234,7 @@ def tasks_page() -> str:
 def _need(need: Need) -> str:
     also = f" (or {', '.join(f'`{one}`' for one in need.also)})" if need.also else ""
     role = "; target" if need.role == "target" else ""
-    return f"`{need.name}`{also}{role}{'; may be left out' if need.optional else ''}"
+    return f"`{need.name}`{also}{role}{'; optional' if need.optional else ''}"
 
 
 def _options(spec: Spec) -> str:
@@ -345,7 +345,7 @@ LIMITS = {
 
 
 def _conditions(when: Mapping[str, Any]) -> str:
-    return " and ".join(_condition(name, wanted) for name, wanted in when.items())
+    return ", and ".join(_condition(name, wanted) for name, wanted in when.items())
 
 
 def _condition(name: str, wanted: Any) -> str:

@@ -63,7 +63,7 @@ def train(
     """Train a model in the folder `out`, or resume the training there.
 
     The call blocks until the training ends. Ctrl-C saves a checkpoint and raises
-    `headway.errors.Stopped`; the same call then resumes. Errors that the caller can fix are
+    `headway.errors.Stopped`; the same call then resumes. Errors that the caller can fix raise
     `UserError`.
 
     Args:

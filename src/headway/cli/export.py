@@ -32,7 +32,7 @@ def export(
         typer.Option(metavar="FILE", help="More sentences for the proof, one per line."),
     ] = None,
 ) -> int:
-    """Convert a run for another program and prove that outputs agree.
+    """Convert a run for another program and check that outputs agree.
 
     The exit code is 1 if the proof fails.
     """

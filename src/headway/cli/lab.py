@@ -35,7 +35,7 @@ def lab(
     ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="Random seeds, one run each.")] = SEEDS,
     first_seed: Annotated[
-        int, typer.Option(min=1, help="First seed. Fresh seeds test a finding again.")
+        int, typer.Option(min=1, help="First seed. New seeds test a result again.")
     ] = 1,
     out: Annotated[
         Path | None, typer.Option(help="Output folder. Default: lab/EXPERIMENT, or lab with --all.")
@@ -44,11 +44,11 @@ def lab(
         Path | None, typer.Option(help="Data for the experiments that use real data.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Run all without a verdict; write an index page.")
+        bool, typer.Option("--all", help="Run all that have no verdict; write an index page.")
     ] = False,
     budget: Annotated[
         str | None,
-        typer.Option(help="Time limit per experiment: 5m, 2h. The verdict uses the runs so far."),
+        typer.Option(help="Time limit per experiment: 5m, 2h. The verdict uses finished runs."),
     ] = None,
     device: DeviceOption = "auto",
     as_json: JsonOption = False,

@@ -65,9 +65,9 @@ def truth(
     *,
     named: OptionValues,
 ) -> None:
-    """Measure how often maps and heads find the right place.
+    """Compare attention maps and heads with ground truth.
 
-    Every map is compared with chance, on data where the right place is known. The result is saved
+    Every map is compared with chance, on data with known ground truth. The result is saved
     for the pages of `headway look`."""
     folder = run_folder(run)
     settings = load_run(folder)

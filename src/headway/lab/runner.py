@@ -74,7 +74,7 @@ def run_experiment(
 ) -> Result:
     """Run an experiment and write `verdict.json`, `numbers.json` and a page into `out`.
 
-    The same call resumes a stopped experiment. With more seeds, it measures only the new ones.
+    The same call resumes a stopped experiment. With more seeds, it measures only the new seeds.
 
     Args:
         name: Name of the experiment, which `headway lab` lists.

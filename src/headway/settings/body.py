@@ -199,7 +199,7 @@ class BodySettings:
 
     block_layout: BlockLayout = "post"
     """Block layout. `post` normalizes after the residual addition (2017), `pre` before each
-    sub-layer (GPT-2). `parallel` runs attention and feed-forward side by side after one norm. `pre`
+    sub-layer (GPT-2). `parallel` runs attention and feed-forward in parallel after one norm. `pre`
     and `parallel` end with a final norm."""
 
     positions: PositionKind = "sinusoidal"

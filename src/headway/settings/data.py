@@ -205,7 +205,7 @@ class TokenizerSettings(TracksExplicit):
     """Unicode normalization form. `none` leaves text unchanged."""
 
     lowercase: bool = False
-    """Convert text to lower case. BLEU and chrF during training then ignore case too."""
+    """Convert text to lower case. BLEU and chrF during training also ignore case."""
 
     file: str | None = None
     """Path of an existing tokenizer: a `tokenizer.json`, BERT's `vocab.txt`, or a folder with

@@ -43,7 +43,7 @@ class DecodeSettings(TracksExplicit):
     """Minimum number of tokens before the end token."""
 
     sample: bool = False
-    """Sample tokens instead of beam search. `n_best` outputs are sampled independently."""
+    """Sample tokens instead of using beam search. `n_best` outputs are sampled independently."""
 
     temperature: float = 1.0
     """Sampling temperature. Below 1, likely tokens become more likely."""

@@ -186,8 +186,8 @@ class DefaultFacts:
 
     @property
     def imbalance(self) -> float:
-        """Number of examples of the most frequent class divided by that of the rarest; 0 if there
-        are fewer than two classes."""
+        """Number of examples of the most frequent class divided by that of the rarest class;
+        0 with fewer than two classes."""
         return self.most_frequent / self.rarest if len(self._counts) > 1 else 0.0
 
     @property

@@ -678,7 +678,7 @@ OF_CALL: EffectTable[CallFacts] = EffectTable(
     ),
     EffectRule(
         settings=("--text",), when=lambda facts: facts.row.is_text,
-        reason="to runs that read text. Other files are named: headway predict RUN FILE",
+        reason="to runs that read text. For other inputs: headway predict RUN FILE",
     ),
     EffectRule(
         settings=("--sentences",), when=lambda facts: facts.row.is_text,
@@ -695,8 +695,8 @@ OF_REQUEST: EffectTable[RequestFacts] = EffectTable(
     EffectRule(
         settings=("--valid",), when=lambda facts: facts.data,
         reason=(
-            "together with ", DATA_ARGUMENT, " after the task. Beside training files that options "
-            "name, there are ", Option("valid_text"), ", ", Option("valid_source"), " and ",
+            "together with ", DATA_ARGUMENT, " after the task. If options name the training files, "
+            "use ", Option("valid_text"), ", ", Option("valid_source"), " and ",
             Option("valid_target"),
         ),
     ),

@@ -85,10 +85,10 @@ ROWS: dict[str, tuple[ModelSettings, str, str]] = {
     "transformer-big": (sized(TRANSFORMER, 6, 1024, 16, 4096, dropout=0.3), "213 M", VASWANI),
     "transformer-iwslt": (
         sized(TRANSFORMER, 6, 512, 4, 1024, vocab_size=10_000, dropout=0.3),
-        "", "the size the field uses for IWSLT"),
+        "", "the usual size for IWSLT"),
     "transformer-tiny": (
         sized(TRANSFORMER, 4, 128, 4, 256, vocab_size=10_000, dropout=0.3),
-        "", "the size the field uses for Multi30k"),
+        "", "the usual size for Multi30k"),
     "transformer-small": (
         sized(TRANSFORMER, 4, 256, 4, 1024, vocab_size=10_000), "", "a larger corpus on two cores"),
     "transformer-test": (sized(TRANSFORMER, 2, 32, 4, 64, **TINY), "", TESTS),
@@ -155,7 +155,7 @@ ROWS: dict[str, tuple[ModelSettings, str, str]] = {
         "", "a modern decoder that trains on a laptop"),
     "vit-base": (VIT, "86 M", VIT_PAPER),
     "vit-large": (sized(VIT, 24, 1024, 16, 4096), "307 M", VIT_PAPER),
-    "deit-tiny": (sized(VIT, 12, 192, 3, 768), "5.7 M", "Touvron et al. 2021, who print 5 M"),
+    "deit-tiny": (sized(VIT, 12, 192, 3, 768), "5.7 M", "Touvron et al. 2021, reported as 5 M"),
     "deit-small": (sized(VIT, 12, 384, 6, 1536), "22 M", "Touvron et al. 2021"),
     "vit-small-images": (SMALL_VIT, "", "a convolutional stem, for images of 32 × 32"),
     "whisper-tiny": (WHISPER, "39 M", WHISPER_PAPER),

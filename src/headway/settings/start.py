@@ -45,8 +45,8 @@ class LoraSettings(TracksExplicit):
     """Scale of the LoRA updates: they are multiplied by alpha / rank."""
 
     targets: Literal["attention", "all"] = "all"
-    """Matrices that get LoRA updates: those of attention only (`attention`), or those of
-    feed-forward layers too (`all`)."""
+    """Matrices that get LoRA updates: those of attention only (`attention`), or
+    those of attention and feed-forward layers (`all`)."""
 
     def __post_init__(self) -> None:
         check_values(self)

@@ -43,7 +43,7 @@ class TrainSettings(TracksExplicit):
     bucket_steps: int | None = None
     """Length bucketing: number of steps whose examples are sorted by length together, so that each
     step has examples of similar length. 1: no sorting. None: 32 on a CPU, where sorting is faster.
-    1 on a GPU, where all steps then fit one fixed shape."""
+    1 on a GPU, where all steps fit one fixed shape."""
 
     optimizer: Literal["adam", "adamw", "muon", "lamb"] = "adam"
     """Optimizer. `muon` updates hidden matrices with Muon and all other parameters with Adam.

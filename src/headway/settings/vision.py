@@ -21,7 +21,7 @@ class ImageSettings:
     """Image and video input: images are cut into patches, videos into tubelets."""
 
     height: int = 224
-    """Height of training images in pixels. Images of other sizes can be predicted, too."""
+    """Height of training images in pixels. Prediction also accepts other sizes."""
 
     width: int = 224
     """Width of training images in pixels."""

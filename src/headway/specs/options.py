@@ -45,7 +45,7 @@ OPTIONS: dict[str, CallOption] = {
         ),
         CallOption(
             name="on_long",
-            help="How to handle lines that are longer than the model reads.",
+            help="How to handle lines longer than the model's maximum length.",
             takes="split|cut|error",
         ),
         CallOption(

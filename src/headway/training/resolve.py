@@ -149,7 +149,7 @@ def choose_model(
             _check_fresh(settings)
             grown = with_decoder(begun.model, begun.name, proposal.positions)
             reasons["model.family"] = f"the encoder of {begun.name}, and a decoder"
-            reasons["model.decoder.n_layers"] = "half of the encoder's, at least two"
+            reasons["model.decoder.n_layers"] = "half the encoder's layers, at least two"
         model = model_from(begun.model, needs, asked, begun.name, grown)
         return model, _without_overrides(reasons, settings)
     for name in ("vocab_size", "source_vocab_size"):

@@ -120,12 +120,12 @@ class LogitLens:
 
 @torch.no_grad()
 def lens(run: LoadedRun, text: str | Reading | Trace, tuned: TunedLens | None = None) -> LogitLens:
-    """Apply the logit lens: predict from each layer. The prediction at the last layer is that of
+    """Apply the logit lens: predict from each layer. The last layer's prediction equals that of
     the model.
 
     Args:
         run: The run, opened by `load`.
-        text: Text, reading or trace of the input.
+        text: Input text, or a `Reading` or `Trace`.
         tuned: Tuned lens whose maps are applied to all layers but the last. None: logit lens.
 
     Example:
@@ -298,12 +298,12 @@ def tune(run: LoadedRun, lines: Corpus | Sequence[str], seed: int = 0) -> TunedL
     """Fit a tuned lens: one affine map per layer.
 
     Eight tenths of the lines fit the maps, one tenth selects the best step for each layer, which
-    may be the plain lens, and one tenth measures the result.
+    may be the plain lens, and one tenth evaluates the result.
 
     Args:
         run: The run, opened by `load`.
         lines: Texts like the training data, a few hundred or more.
-        seed: Random seed of the split into fit, validation and test lines.
+        seed: Random seed for splitting lines into training, validation and test sets.
 
     Example:
         tuned = tune(load("stories"), Path("stories.txt").read_text().splitlines())

@@ -168,7 +168,7 @@ def look(
     note: Note = lambda line: None,
     **extras: Any,
 ) -> Page:
-    """Make a page about one input in one run.
+    """Create a look page for one input of a run.
 
     Args:
         run: Opened run, its folder or name, or a trace.

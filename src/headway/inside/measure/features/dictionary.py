@@ -189,11 +189,11 @@ def factors(
     note: Note = lambda text: None,
     **settings: Any,
 ) -> FeatureDictionary:
-    """Learn a dictionary of features (factors) of a run's hidden states, and measure it.
+    """Learn a dictionary of features (factors) of a run's hidden states, and evaluate it.
 
     Args:
         run: The run, opened by `load`.
-        lines: Texts, or a `Corpus`. Every tenth passage is held out for measurements.
+        lines: Texts, or a `Corpus`. Every tenth passage is held out for evaluation.
         device: Device for the computation, such as `cuda`.
         note: Function that receives messages about the progress.
         **settings: Fields of `DictionaryLearning`: method, n, k, l1, layers, steps and more.
