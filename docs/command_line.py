@@ -34,8 +34,8 @@ $ headway --help
   `--epochs 3` mean `train.epochs=3`.
 - `headway train classify --help` lists what applies to that task, and `headway predict RUN --help`
   what applies to that run, with its present values. An option without effect is an error.
-- `headway --install-completion` completes commands, runs, settings and values in bash, zsh, fish
-  and PowerShell.
+- `headway --install-completion` installs tab completion of commands, runs, settings and values for
+  bash, zsh, fish and PowerShell.
 
 | exit code | meaning |
 | --- | --- |

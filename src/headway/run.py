@@ -434,7 +434,7 @@ class Run:
             **options: Options as in `run(x)`.
 
         Returns:
-            An iterator over pieces of text, which join to the continuation.
+            An iterator over pieces of text. Joined, they form the continuation.
 
         Example:
             >>> stories = headway.load("stories")

@@ -393,13 +393,13 @@ def _for_training(source: DataSource, router: Router) -> Iterator[source.Example
 
 def evaluation_set(
     settings: RunSettings, tokenizer: Tokenizer, labels: Sequence[str]
-) -> tuple[Columns, list[DataManifest]]:
+) -> tuple[Columns, list[dict[str, Any]]]:
     """Load the files of `data.text` (or `data.pairs`) for evaluation.
 
     A label that is not in `labels` raises an error with its file and line.
 
     Returns:
-        The encoded columns in memory, and the examples as they are in the files.
+        The encoded columns in memory, and the examples as written in the files, by column name.
     """
     _check_data_given(schema_of(settings), settings)
     with work_folder() as folder:

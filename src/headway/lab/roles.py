@@ -277,9 +277,9 @@ class RolesExperiment(Experiment):
             refuted = "Queries matter less than claimed: the mean of the source is almost as good."
         elif parts["queries"] == "supported":
             refuted = (
-                "Queries come from the decoder because each target word needs its own query; "
-                "however, a model with values from the decoder still beats guessing, so the "
-                "claim was too strong."
+                "Queries come from the decoder because each target word needs its own query. The "
+                "claim was too strong, however: a model with values from the decoder still beats "
+                "guessing."
             )
         else:
             refuted = "Values from the decoder are not useless: a model with them beats guessing."

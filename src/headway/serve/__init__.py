@@ -34,8 +34,8 @@ def app(
             by its name.
         keys: API keys that clients may use. None: no key is needed.
         limits: Limits on the size, cost and duration of requests. None: the defaults of `Limits`.
-        **more: `hosts`: allowed Host headers; None: any. `languages`: source and target language
-            of translators by the name of the run, such as `{"mine": ("de", "en")}`.
+        **more: `hosts`: allowed Host headers; None: any. `languages`: source and target
+            language of each translator, by run name, such as `{"mine": ("de", "en")}`.
 
     Example:
         from headway.serve import app

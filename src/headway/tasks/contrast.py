@@ -161,7 +161,7 @@ class PairDataset:
 
     @property
     def is_text(self) -> bool:
-        """Whether all views are read in one input sequence. This holds for texts only."""
+        """Whether the views are texts. Only views of text are packed into one input sequence."""
         return isinstance(self.preprocessor, TextPreprocessor)
 
     def for_epoch(self, draw: EpochSeed) -> PairDataset:

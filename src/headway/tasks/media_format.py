@@ -200,8 +200,8 @@ def _is_grey(x_TCYX: NDArray[np.uint8]) -> bool:
 
 
 def _rounded(size: int) -> int:
-    """Return a side length in pixels, rounded so that patches divide it. Small sizes change by a
-    few pixels; large ones are reduced."""
+    """Return a side length in pixels, rounded to a multiple of 4 (small images) or 16, so that
+    patches divide it, and at most `LARGE_IMAGE`."""
     if size <= SMALL_IMAGE:
         return max(8, -(-size // 4) * 4)
     return min(LARGE_IMAGE, round(size / 16) * 16)

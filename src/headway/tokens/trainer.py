@@ -111,9 +111,9 @@ def train_tokenizer(
 def choose_size(kind: str, n_pairs: int) -> int:
     """Return the default size of a vocabulary for a corpus of `n_pairs` sentence pairs.
 
-    For sub-words it is 4,000 for 10,000 pairs, and grows with the size of the corpus to the power
-    0.4: 6,200 for 30,000, 10,000 for 100,000, 19,000 for 500,000, and 32,000 from 1.8 million. It
-    is a multiple of 64.
+    For sub-words it is about 4,000 for 10,000 pairs and grows with the number of pairs to the power
+    0.4: about 6,200 for 30,000, 10,000 for 100,000, 19,000 for 500,000, and at most 32,000 (from
+    1.8 million). It is rounded to a multiple of 64.
     """
     if kind == "words":
         return MAX_WORDS

@@ -333,8 +333,8 @@ class Training:
             write_config(self.out, resolved_toml(settings))
 
     def _take_template(self, settings: Resolved) -> None:
-        """Copy the chat template of the start run to the run folder, if the new model is a language
-        model with the same tokenizer."""
+        """Copy the chat template of the parent run to the run folder, if the new model is a
+        language model with the same tokenizer."""
         if not settings.start.run or not self.task.row.continues:
             return
         [folder] = run_folders([settings.start.run])

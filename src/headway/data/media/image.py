@@ -66,9 +66,8 @@ def n_frames(path: str | Path) -> int:
 
 
 def read_image(path: str | Path, channels: int = 3, size: Size | None = None) -> ByteArray:
-    """Return the pixels of an image as C Y X; of an animation, the first frame. The image is
-    upright by its EXIF orientation, transparent pixels are put over white, and it is resized to
-    `size` if given."""
+    """Return the pixels of an image, or of the first frame of an animation, as C Y X. The image is
+    rotated by its EXIF orientation, composited over white, and resized to `size` if given."""
     return decode_image(path, channels, size).values[0]
 
 

@@ -70,9 +70,10 @@ class TokenIndex:
         factors: FeatureDictionary | None = None,
         max_tokens: int = MAX_TOKENS,
     ) -> TokenIndex:
-        """Return an index of one layer of a stack.
+        """Build a nearest-neighbour index of the token vectors after one layer.
 
-        `layer`: 0 is the embedding. `stack`: name of the stack; None: the last stack.
+        `layer`: number of the layer; 0 is the embedding. `stack`: name of the stack; None: the
+        last stack.
         """
         sites = sites_of(run.model)
         wanted = (sites[-1][0] if stack is None else stack, layer)

@@ -203,8 +203,8 @@ class PositionUse:
 
 @torch.no_grad()
 def position_use(model: nn.Module, code: PositionCode, n_places: int) -> PositionUse | None:
-    """Return the use of dimensions in the first stack with this encoding; None for encodings
-    without dimensions."""
+    """Measure how much the model uses each dimension of its position encoding, in the first stack
+    with this encoding. Return None for encodings without dimensions, such as distance biases."""
     part = Anatomy.of(model).stack(code.stacks[0])
     if code.table_PD is None:
         return None
