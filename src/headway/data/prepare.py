@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import compress, tee
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
