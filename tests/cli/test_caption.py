@@ -150,3 +150,20 @@ def test_videos_are_captioned_too(tmp_path: Path, capsys: Output) -> None:
     for look in answers[0]["outputs"][0]["looks"]:
         assert np.array(look["grid"]).shape == (1, 2, 2)
         assert look["frames"] == [0, 2]
+
+
+def test_the_loss_of_an_ensemble_does_not_depend_on_the_order(
+    folder: Path, tmp_path: Path, capsys: Output
+) -> None:
+    other = tmp_path / "other"
+    data = ["--media", str(folder / "scenes.jsonl"), "--valid-media", str(folder / "valid.jsonl")]
+    quick = ["--device", "cpu", *SETTINGS, "train.steps=5", "train.eval_every=5", "train.seed=2"]
+    assert main(["train", "caption", *data, "--out", str(other), *quick]) == 0
+    capsys.readouterr()
+    media = str(folder / "valid.jsonl")
+    losses = []
+    for names in ((folder / "run", other), (other, folder / "run")):
+        runs = ",".join(map(str, names))
+        assert main(["evaluate", runs, "--media", media, "--json"]) == 0
+        losses.append(json.loads(capsys.readouterr().out)["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

@@ -12,6 +12,7 @@ from headway.data.schema import MediaSpec
 from headway.data.store import Columns, PreparedData
 from headway.errors import DataError
 from headway.metrics.captions import match_interval
+from headway.metrics.translation import as_list
 from headway.progress import Progress
 from headway.settings.data import DataSettings
 from headway.settings.decode import DecodeSettings
@@ -31,6 +32,7 @@ from headway.tasks.seq2seq_scores import (
     EvalSet,
     GeneratedTexts,
     TextPredictions,
+    loss_of,
     text_scores,
     texts_of,
 )
@@ -126,11 +128,19 @@ class CaptionTask(Seq2SeqTask):
 
     def test_outputs(self, use: InferenceRequest, examples: EvalSet) -> TextPredictions:
         writer = writer_of(use.opened, use.settings.decode, task="caption")
+        loss = None
+        if len(use.opened.folders) > 1:  # an ensemble mixes the probabilities of its models
+            pairs = [
+                (image, text)
+                for image, texts in zip(examples.sources, examples.references, strict=True)
+                for text in as_list(texts)
+            ]
+            loss = loss_of(writer, iter(pairs), len(pairs), use.progress, "captions")
         what = use.settings.caption.modality
         outputs = texts_of(writer, examples.sources, use.progress, "captioning", what)
         rate = writer.summary.rate
         speed = ("speed", f"{rate:,.0f}", "tokens per second")
-        return TextPredictions(outputs, None, [speed], {"tokens_per_s": rate})
+        return TextPredictions(outputs, loss, [speed], {"tokens_per_s": rate})
 
     def test_interval(self, judged: GeneratedTexts) -> dict[str, Range]:
         value = text_scores(["exact_match"], judged)["exact_match"].value

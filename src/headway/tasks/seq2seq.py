@@ -314,6 +314,21 @@ class Seq2SeqEvaluator(TextEvaluator):
     def target_loss(self) -> TargetLoss:
         return TargetLoss(self.task, self.settings)
 
+    def _has_loss(self, asked: EvalPass, examples: EvalSet, items: Seq2SeqDataset) -> bool:
+        """Return whether one forward pass of one model gives the loss of all examples.
+
+        An engine only decodes, and the loss of an ensemble is that of its mixed probabilities. A
+        test set may have recordings that are longer than a training batch: they are transcribed in
+        windows, and a single pass would need too much memory.
+        """
+        if asked.run is not None and (asked.run.engine is not None or len(asked.run.folders) > 1):
+            return False
+        if self.use is None or not len(items):
+            return bool(len(items))
+        whole = len(items) >= len(examples.sources)  # an image may have several captions
+        most = min(self.settings.train.batch_tokens, AT_ONCE)
+        return whole and int(items.lengths.max()) <= most
+
     def predict(self, asked: EvalPass, examples: EvalSet) -> TextPredictions:
         """Generate texts for the sources, and compute the loss.
 
@@ -321,8 +336,7 @@ class Seq2SeqEvaluator(TextEvaluator):
         untrained model does not know when to stop.
         """
         loss, items = None, examples.dataset
-        only_decodes = asked.run is not None and asked.run.engine is not None
-        if items is not None and len(items) and not only_decodes:
+        if items is not None and self._has_loss(asked, examples, items):
             loss = self.target_loss.mean(asked, items)
         if self.use is not None:
             found = self.task.test_outputs(self.use, examples)

@@ -142,11 +142,6 @@ def _times(container: InputContainer, stream: VideoStream, path: str | Path) -> 
             keys.add(time)
     if not found:
         raise DataError(f"{path} contains no frames.")
-    if n < stream.frames:
-        raise DataError(
-            f"{path} is truncated or damaged: its header declares {stream.frames:,} frames, but it "
-            f"contains only {n:,}."
-        )
     return FrameTimes(sorted(found), sorted(keys))
 
 
