@@ -10,7 +10,7 @@ from typing import Any
 from headway.data.columns.column import class_of
 from headway.data.media.audio import is_silent
 from headway.data.media.open_item import UNITS, ItemFormat, is_file
-from headway.data.sniff import MediaType, is_audio, is_media_file
+from headway.data.sniff import MediaType, is_media_file, media_types
 from headway.data.source import Example, media_examples
 from headway.errors import DataError, UserError
 from headway.settings.data import DataSettings
@@ -103,9 +103,13 @@ def found_file(name: str, folder: Path) -> Path:
     return folder / name if inside else path
 
 
+ONE_FILE = {"image": "an image", "video": "a video", "audio": "an audio"}
+
+
 def check_kind(path: Path, what: MediaType) -> None:
     """Raise DataError if the file extension belongs to another kind of media."""
     column = class_of(what)(what)
     if is_media_file(path) and not column.could_hold(path):
-        kind = "an audio file" if is_audio(path) else "an image or video file"
+        one, *others = media_types(path)
+        kind = "an image or video file" if others else f"{ONE_FILE[one]} file"
         raise DataError(f"{path} is {kind}, but this run is for {UNITS[what]}.")
