@@ -123,8 +123,8 @@ def _experiment_row(folder: Path, entry: ExperimentEntry) -> dict[str, Any]:
                 return {**row, **{key: said[key] for key in kept}, "page": f"{name}/lab.html"}
             except (ValueError, KeyError, TypeError):
                 print_to_stderr(
-                    f"{path} is damaged or from an earlier version and was skipped. To create it again: "
-                    f"`headway lab {entry.name}`"
+                    f"{path} is damaged or from an earlier version and was skipped. To create it "
+                    f"again: `headway lab {entry.name}`"
                 )
     return row
 
