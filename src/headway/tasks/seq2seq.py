@@ -318,7 +318,7 @@ class Seq2SeqEvaluator(TextEvaluator):
         """Return whether one forward pass of one model gives the loss of all examples.
 
         An engine only decodes, and the loss of an ensemble is that of its mixed probabilities. A
-        test set may have recordings that are longer than a training batch: they are transcribed in
+        test set may have recordings of more than `AT_ONCE` positions: they are transcribed in
         windows, and a single pass would need too much memory.
         """
         if asked.run is not None and (asked.run.engine is not None or len(asked.run.folders) > 1):
@@ -326,8 +326,7 @@ class Seq2SeqEvaluator(TextEvaluator):
         if self.use is None or not len(items):
             return bool(len(items))
         whole = len(items) >= len(examples.sources)  # an image may have several captions
-        most = min(self.settings.train.batch_tokens, AT_ONCE)
-        return whole and int(items.lengths.max()) <= most
+        return whole and int(items.lengths.max()) <= AT_ONCE
 
     def predict(self, asked: EvalPass, examples: EvalSet) -> TextPredictions:
         """Generate texts for the sources, and compute the loss.

@@ -101,7 +101,7 @@ class MediaColumn(Column):
             return None
         for value in islice(sample.values, 3):
             if not (isinstance(value, str) and self.could_hold(value)):
-                if self.kind == "image" and media_types(value) == ("video",):
+                if media_types(value) == ("video",) and self.is_image:
                     return f"{value!r} is a video: set the modality, as in caption.modality=video"
                 return f"not all values can be names of {self.kind} files"
             if not (sample.folder / value).exists():
