@@ -136,6 +136,24 @@ def test_truncated_videos_are_named(tmp_path: Path, name: str, part: float) -> N
         decode_video_file(path, 4)
 
 
+def test_an_avi_file_with_dropped_frames_is_read(tmp_path: Path) -> None:
+    """The header counts the dropped frames, which are stored as empty packets."""
+    path, times = tmp_path / "dropped.avi", [0, 1, 2, 7, 8, 15]
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.height, stream.width, stream.pix_fmt = HEIGHT, WIDTH, "yuv420p"
+        for time, pixels in zip(times, scenes(), strict=False):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts = time
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    with av.open(str(path)) as container:
+        assert container.streams.video[0].frames > len(times)
+    found = decode_video_file(path, len(times))
+    expected = scenes()[: len(times)].transpose(0, 3, 1, 2).astype(float)
+    assert np.abs(found.values.astype(float) - expected).mean() < LOSS
+
+
 def test_what_is_not_a_video_is_named(tmp_path: Path) -> None:
     written(tmp_path / "there.mp4")
     contents = {
